@@ -1,0 +1,29 @@
+"""The exceptions that a caller's own mistakes raise. Guest bytes never do: a refusal is an answer."""
+
+from __future__ import annotations
+
+__all__ = ["DefinitionError", "MemoryFault", "NvproxyError", "SourceError", "UnknownDriverVersion", "UnsupportedDriverVersion"]
+
+
+class NvproxyError(Exception):
+    """The root of this package's exceptions."""
+
+
+class UnknownDriverVersion(NvproxyError, LookupError):
+    """No node of driver_versions.yaml has this name; the message names the nearest known ones."""
+
+
+class UnsupportedDriverVersion(NvproxyError, LookupError):
+    """The release is known but not supported; the caller must opt in."""
+
+
+class DefinitionError(NvproxyError, ValueError):
+    """A struct, row or table of the model contradicts itself."""
+
+
+class SourceError(NvproxyError):
+    """A driver source (repository, directory or archive) could not be read or holds no release of that name."""
+
+
+class MemoryFault(NvproxyError):
+    """Raised by a GuestMemory for an address the guest does not have; a session answers it with EFAULT."""
