@@ -1,0 +1,86 @@
+"""Driver capabilities, as NVIDIA_DRIVER_CAPABILITIES and nvproxy name them."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["ALL_CONTAINER", "DEFAULT", "SUPPORTED", "Caps", "container_flags", "from_string", "grant", "resolve"]
+
+
+class Caps(enum.IntFlag):
+    """A set of capabilities. A rule is met by any one of its own (pkg/sentry/devices/nvproxy/nvconf/caps.go)."""
+
+    COMPUTE = 1
+    DISPLAY = 2
+    GRAPHICS = 4
+    NGX = 8
+    UTILITY = 16
+    VIDEO = 32
+    COMPAT32 = 64
+    FABRIC_IMEX_MGMT = 128
+    PROFILING = 256
+    RDMA = 512
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the set's members, in bit order."""
+        return tuple(_NAME[cap] for cap in _NAME if cap & self)
+
+    def __str__(self) -> str:
+        return ",".join(self.names)
+
+
+_NAME = {cap: (cap.name or "").lower().replace("_", "-") for cap in Caps}
+_CAP = {name: cap for cap, name in _NAME.items()}
+
+DEFAULT = Caps.COMPUTE | Caps.UTILITY
+ALL_CONTAINER = Caps.COMPUTE | Caps.GRAPHICS | Caps.UTILITY | Caps.VIDEO
+"""What ``all`` grants: never a capability that only the sandbox knows."""
+SUPPORTED = ALL_CONTAINER | Caps.FABRIC_IMEX_MGMT | Caps.PROFILING | Caps.RDMA
+"""The ones that nvproxy implements; display, ngx and compat32 are valid names only."""
+_CONTAINER_FLAGS = [cap for cap in Caps if cap < Caps.FABRIC_IMEX_MGMT]
+
+
+def from_string(text: str) -> tuple[Caps, bool]:
+    """The set that a comma-separated list names, and whether ``all`` stood in it (which adds no bit itself).
+
+    White space around a name and empty items are ignored; names are case sensitive. Raises ValueError naming the
+    first unknown one.
+    """
+    caps, everything = Caps(0), False
+    for name in filter(None, map(str.strip, text.split(","))):
+        if name == "all":
+            everything = True
+        elif name in _CAP:
+            caps |= _CAP[name]
+        else:
+            raise ValueError(f"{name!r} is no driver capability; known: all, {', '.join(_CAP)}")
+    return caps, everything
+
+
+def resolve(text: str) -> Caps:
+    """`from_string`, with ``all`` standing for ALL_CONTAINER. Raises ValueError, for unsupported names too."""
+    caps, everything = from_string(text)
+    if caps & ~SUPPORTED:
+        raise ValueError(f"nvproxy does not support {Caps(caps & ~SUPPORTED)}; supported: {SUPPORTED}")
+    return caps | (ALL_CONTAINER if everything else Caps(0))
+
+
+def grant(requested: str | None, allowed: str = "utility,compute") -> Caps:
+    """What a container gets that asks with NVIDIA_DRIVER_CAPABILITIES=``requested`` (None: unset) under runsc's
+    --nvproxy-allowed-driver-capabilities=``allowed``. Raises ValueError when it asks for more than is allowed.
+    """
+    ceiling = resolve(allowed)
+    if not requested:
+        return DEFAULT & ceiling
+    caps, everything = from_string(requested)
+    if everything:
+        return ceiling
+    if caps & ~ceiling:
+        raise ValueError(f"{Caps(caps & ~ceiling)} is not allowed here; allowed: {ceiling}")
+    return caps
+
+
+def container_flags(caps: Caps) -> tuple[str, ...]:
+    """The flags for nvidia-container-cli: capabilities that only the sandbox knows have none."""
+    return tuple(f"--{_NAME[cap]}" for cap in _CONTAINER_FLAGS if cap & caps)

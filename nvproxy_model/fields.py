@@ -1,0 +1,430 @@
+"""C structs in construct, with what each field means.
+
+A `CStruct` is written like the header: members in order, no padding (it is computed as a C compiler for LP64 does),
+a role around a field whose value a proxy must understand, and `since`/`until` around members that came or went::
+
+    NV_EXAMPLE_PARAMETERS = CStruct(
+        "NV_EXAMPLE_PARAMETERS",
+        "hObject" / Handle(depends=True),
+        "fd" / Fd(),
+        since("550.40.07", "list" / UserPointer(NvU32, count="listCount"), "listCount" / NvU32),
+    )
+
+It stays an ordinary construct: ``parse``, ``build``, ``sizeof``, ``"name" / X`` and ``X[n]`` work. ``NvU8[4][8]``
+composes from the inside, so it is C's ``NvU8 x[8][4]``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Protocol
+
+import construct
+from construct.core import stream_read, stream_write
+
+from nvproxy_model.errors import DefinitionError
+from nvproxy_model.layout import Field, Layout
+
+__all__ = [
+    "CStruct",
+    "CUnion",
+    "Fd",
+    "Handle",
+    "Lineage",
+    "Member",
+    "NvBool",
+    "NvHandle",
+    "NvP64",
+    "NvS8",
+    "NvS16",
+    "NvS32",
+    "NvS64",
+    "NvU8",
+    "NvU16",
+    "NvU32",
+    "NvU64",
+    "NvV32",
+    "OpaquePointer",
+    "Role",
+    "Scalar",
+    "Status",
+    "UserPointer",
+    "c_int",
+    "char",
+    "enum",
+    "renamed_type",
+    "since",
+    "typedef",
+    "unsigned_int",
+    "until",
+]
+
+
+class Lineage(Protocol):
+    """What a struct needs to know of a release: which nodes of the version tree it is, or descends from."""
+
+    def descends_from(self, version: str) -> bool: ...
+
+
+class Scalar(construct.FormatField):
+    """A little-endian machine scalar under the name that NVIDIA gives its type."""
+
+    def __init__(self, ctype: str, format: str, base: str) -> None:
+        super().__init__("<", format)
+        self.ctype = ctype
+        self.base = base
+
+
+NvU8 = Scalar("NvU8", "B", "u8")
+NvU16 = Scalar("NvU16", "H", "u16")
+NvU32 = Scalar("NvU32", "L", "u32")
+NvU64 = Scalar("NvU64", "Q", "u64")
+NvS8 = Scalar("NvS8", "b", "s8")
+NvS16 = Scalar("NvS16", "h", "s16")
+NvS32 = Scalar("NvS32", "l", "s32")
+NvS64 = Scalar("NvS64", "q", "s64")
+NvBool = Scalar("NvBool", "B", "u8")
+NvV32 = Scalar("NvV32", "L", "u32")
+NvHandle = Scalar("NvHandle", "L", "u32")
+NvP64 = Scalar("NvP64", "Q", "ptr")
+char = Scalar("char", "b", "s8")
+c_int = Scalar("int", "l", "s32")
+unsigned_int = Scalar("unsigned int", "L", "u32")
+
+
+def typedef(ctype: str, of: Scalar) -> Scalar:
+    """`of` under another name, for typedefs that headers use (``NvProcessorUuid`` is a struct; ``NV_STATUS`` is one of these)."""
+    return Scalar(ctype, of.fmtstr[1], of.base)
+
+
+def enum(ctype: str) -> Scalar:
+    """A C enum: four bytes, unsigned as gcc and clang choose when no enumerator is negative."""
+    return Scalar(ctype, "L", "u32")
+
+
+class Role(construct.Subconstruct):
+    """What a field means, wrapped transparently around its type: bytes, size and parsed value are the type's own."""
+
+
+class Fd(Role):
+    """A file descriptor of the calling process.
+
+    ``file`` is the kind of guest file accepted (``frontend``, ``uvm``, ``open-only``, ``dma-buf``). A value equal to
+    ``null`` means "none" and passes untouched, as does any negative one where ``negative`` says so. The number is
+    looked up as an int32 whatever the field's width, as nvproxy and the driver do. A refusal is EINVAL, or
+    the NV status ``refuse``.
+    """
+
+    def __init__(
+        self,
+        of: Scalar = NvS32,
+        *,
+        null: int | None = None,
+        file: str = "frontend",
+        negative: bool = False,
+        refuse: int | None = None,
+    ) -> None:
+        super().__init__(of)
+        self.null = null
+        self.file = file
+        self.negative = negative
+        self.refuse = refuse
+
+
+class Handle(Role):
+    """An RM object handle.
+
+    ``depends``: an object allocated with this field depends on the named one and is freed with it; values in ``null``
+    name nothing. ``required``: nvproxy refuses 0 with EINVAL before the host is called.
+    """
+
+    def __init__(self, *, depends: bool = False, required: bool = False, null: tuple[int, ...] = (0,)) -> None:
+        super().__init__(NvHandle)
+        self.depends = depends
+        self.required = required
+        self.null = null
+
+
+class UserPointer(Role):
+    """A buffer of the calling process that a proxy copies: ``count`` elements of ``to``.
+
+    ``count`` is a sibling field's name, a number, or ``("square", name)``. ``limit`` is in bytes, inclusive. ``mode`` is
+    ``inout`` (copied in, copied out) or ``out`` (zeroed for the host, copied out). ``null`` and ``empty`` say what
+    a NULL pointer and a count of 0 do: ``forward`` (the host sees NULL), ``copy`` (treated like any other value),
+    ``refuse``. A refusal, here or over the limit, answers the NV status ``refuse``, or EINVAL when that is None. ``late``
+    buffers are copied out after the struct that points at them, others before.
+    """
+
+    def __init__(
+        self,
+        to: Any,
+        count: str | int | tuple[str, str] = 1,
+        *,
+        limit: int = 1 << 20,
+        mode: str = "inout",
+        null: str = "copy",
+        empty: str = "refuse",
+        refuse: int | None = None,
+        late: bool = False,
+        of: Scalar = NvP64,
+    ) -> None:
+        super().__init__(of)
+        self.to = to
+        self.count = count
+        self.limit = limit
+        self.mode = mode
+        self.null = null
+        self.empty = empty
+        self.refuse = refuse
+        self.late = late
+
+
+class OpaquePointer(Role):
+    """A pointer that a proxy must not follow: written by the driver, or meaningful to the GPU or the caller alone."""
+
+    def __init__(self, of: Scalar = NvP64) -> None:
+        super().__init__(of)
+
+
+class Status(Role):
+    """The NV status that the driver, or a refusal, writes."""
+
+    def __init__(self, of: Scalar = NvU32) -> None:
+        super().__init__(of)
+
+
+@dataclass(frozen=True)
+class _Versioned:
+    members: tuple[Any, ...]
+    first: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+
+    def active(self, version: Lineage | None) -> bool:
+        if version is None:
+            return not self.last
+        return (not self.first or any(map(version.descends_from, self.first))) and not any(
+            map(version.descends_from, self.last)
+        )
+
+
+def since(version: str | tuple[str, ...], *members: Any) -> _Versioned:
+    """Members that exist at ``version`` (several for backports) and in its descendants."""
+    return _Versioned(members, first=(version,) if isinstance(version, str) else version)
+
+
+def until(version: str | tuple[str, ...], *members: Any) -> _Versioned:
+    """Members that are gone at ``version`` and in its descendants."""
+    return _Versioned(members, last=(version,) if isinstance(version, str) else version)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One placed member of a resolved record; ``dims`` are C's, outermost first."""
+
+    name: str
+    offset: int
+    size: int
+    dims: tuple[int, ...]
+    element: Any
+    role: Role | None
+    subcon: Any
+
+
+def _unwrap(subcon: Any) -> tuple[str | None, Role | None, tuple[int, ...], Any]:
+    name, role, dims = None, None, []
+    while True:
+        if isinstance(subcon, construct.Renamed):
+            name = subcon.name
+        elif isinstance(subcon, Role):
+            role = subcon
+        elif isinstance(subcon, construct.Array):
+            dims.append(subcon.count)
+        else:
+            return name, role, tuple(dims), subcon
+        subcon = subcon.subcon
+
+
+def _align(element: Any) -> int:
+    return element.align if isinstance(element, (CStruct, CUnion)) else int(element.sizeof())
+
+
+def _place(ctype: str | None, subcons: tuple[Any, ...], union: bool) -> tuple[list[Member], int, int]:
+    """Offsets as the System V x86-64 and AAPCS64 rules give them: each member on its own alignment, size rounded up."""
+    members: list[Member] = []
+    names: set[str] = set()
+    end, align = 0, 1
+    for subcon in subcons:
+        name, role, dims, element = _unwrap(subcon)
+        if not isinstance(element, (Scalar, CStruct, CUnion)):
+            raise DefinitionError(f"{ctype}.{name}: {element!r} is no C type")
+        own = _align(element)
+        offset = 0 if union else -(-end // own) * own
+        size = subcon.sizeof()
+        if name is None:
+            if not isinstance(element, (CStruct, CUnion)):
+                raise DefinitionError(f"{ctype}: a scalar member at {offset} has no name")
+            name = f"<{element.kind}@{offset}>"
+            subcon = name / subcon
+        if name in names:
+            raise DefinitionError(f"{ctype}.{name}: named twice in one release")
+        names.add(name)
+        members.append(Member(name, offset, size, dims, element, role, subcon))
+        end, align = max(end, offset + size), max(align, own)
+    return members, -(-end // align) * align, align
+
+
+class _Record:
+    """What CStruct and CUnion share: versions, layout, names."""
+
+    kind: str
+    ctype: str | None
+    members: list[Member]
+    align: int
+    _declared: tuple[Any, ...]
+    _renamed: Mapping[str, str]
+    _variants: dict[tuple[Any, ...], Any]
+    _resolved: dict[tuple[int, int], Any]
+
+    def _declare(self, ctype: str | None, declared: tuple[Any, ...], renamed: Mapping[str, str] | None) -> tuple[Any, ...]:
+        self.ctype = ctype
+        self._declared = declared
+        self._renamed = dict(renamed or {})
+        self._variants = {}
+        self._resolved = {}
+        return tuple(self._active(None))
+
+    def _active(self, version: Lineage | None) -> Iterator[Any]:
+        for item in self._declared:
+            if not isinstance(item, _Versioned):
+                yield item
+            elif item.active(version):
+                yield from item.members
+
+    def ctype_at(self, version: Lineage | None) -> str | None:
+        """The struct's name in this release, for the few that NVIDIA renamed."""
+        for first, name in self._renamed.items():
+            if version is None or version.descends_from(first):
+                return name
+        return self.ctype
+
+    @property
+    def ctypes(self) -> tuple[str | None, ...]:
+        """Every name that this struct has had, the first one first."""
+        return (self.ctype, *self._renamed.values())
+
+    def at(self, version: Lineage) -> Any:
+        """This record as it is in one release; equal variants are the same object."""
+        subcons = tuple(self._resolve(subcon, version) for subcon in self._active(version))
+        ctype = self.ctype_at(version)
+        key = (ctype, *map(id, subcons))
+        variant = self._variants.get(key)
+        if variant is None:
+            same = ctype == self.ctype and subcons == self._declared
+            variant = self._variants[key] = self if same else type(self)(ctype, *subcons)  # type: ignore[call-arg]
+        return variant
+
+    def _resolve(self, subcon: Any, version: Lineage) -> Any:
+        if isinstance(subcon, (CStruct, CUnion)):
+            return subcon.at(version)
+        if not isinstance(subcon, (construct.Renamed, construct.Array, Role)):
+            return subcon
+        inner = self._resolve(subcon.subcon, version)
+        if inner is subcon.subcon:
+            return subcon
+        # Keyed by both ends so that one variant of an inner record gives one wrapper: `at` interns by identity.
+        return self._resolved.setdefault((id(subcon), id(inner)), _rewrap(subcon, inner))
+
+    def field(self, name: str) -> Member:
+        """The member of that name. Raises KeyError."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        raise KeyError(f"{self.ctype} has no field {name!r}")
+
+    def walk(self, prefix: str = "", base: int = 0) -> Iterator[tuple[str, int, Member]]:
+        """Every leaf member with its dotted path and absolute offset; an array of records at its first element only."""
+        for member in self.members:
+            path, offset = prefix + member.name, base + member.offset
+            if isinstance(member.element, (CStruct, CUnion)):
+                yield from member.element.walk(path + "[]" * len(member.dims) + ".", offset)
+            else:
+                yield path, offset, member
+
+    def layout(self) -> Layout:
+        """The layout as `nvproxy_model.drivers` states it for a header's struct, so that the two can be compared."""
+        return Layout(self.ctype or "", self.kind, self.sizeof(), self.align, tuple(map(_field, self.members)))  # type: ignore[attr-defined]
+
+
+def _rewrap(subcon: Any, inner: Any) -> Any:
+    wrapped = copy.copy(subcon)
+    wrapped.subcon = inner
+    return wrapped
+
+
+def _field(member: Member) -> Field:
+    element = member.element
+    if isinstance(element, (CStruct, CUnion)):
+        return Field(member.name, member.offset, member.size, element.ctype or "", "record", member.dims, element.layout())
+    return Field(member.name, member.offset, member.size, element.ctype, element.base, member.dims)
+
+
+class CStruct(construct.Struct, _Record):
+    """A C struct. Used without `at`, it is the newest layout. Padding is kept, as hidden ``_pad`` bytes, through parse and build."""
+
+    kind = "struct"
+
+    def __init__(self, ctype: str | None, *declared: Any, renamed: Mapping[str, str] | None = None) -> None:
+        self.members, size, self.align = _place(ctype, self._declare(ctype, declared, renamed), union=False)
+        subcons, end = [], 0
+        for member in self.members:
+            subcons += self._pad(end, member.offset)
+            subcons.append(member.subcon)
+            end = member.offset + member.size
+        super().__init__(*subcons, *self._pad(end, size))
+
+    @staticmethod
+    def _pad(end: int, offset: int) -> list[Any]:
+        gap = offset - end
+        return [f"_pad{end}" / construct.Default(construct.Bytes(gap), bytes(gap))] if gap else []
+
+    def __repr__(self) -> str:
+        return f"<CStruct {self.ctype}>"
+
+
+class CUnion(construct.Construct, _Record):
+    """A C union: parsing yields every member; building starts from the parsed bytes and lays changed members over them."""
+
+    kind = "union"
+
+    def __init__(self, ctype: str | None, *declared: Any, renamed: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.members, self.size, self.align = _place(ctype, self._declare(ctype, declared, renamed), union=True)
+
+    def _parse(self, stream: BytesIO, context: Any, path: str) -> Any:
+        raw = stream_read(stream, self.size, path)
+        parsed = construct.Container(_raw=raw)
+        for member in self.members:
+            parsed[member.name] = member.subcon._parsereport(BytesIO(raw), context, f"{path} -> {member.name}")
+        return parsed
+
+    def _build(self, obj: Any, stream: BytesIO, context: Any, path: str) -> Any:
+        raw = bytearray(obj.get("_raw") or bytes(self.size))
+        for member in self.members:
+            if member.name in obj and ("_raw" not in obj or obj[member.name] != member.subcon.parse(obj["_raw"])):
+                raw[: member.size] = member.subcon.build(obj[member.name])
+        stream_write(stream, bytes(raw), self.size, path)
+        return obj
+
+    def _sizeof(self, context: Any, path: str) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"<CUnion {self.ctype}>"
+
+
+def renamed_type(of: CStruct, ctype: str) -> CStruct:
+    """A second C type with the same members, as ``typedef struct A B`` makes one."""
+    return CStruct(ctype, *of._declared)

@@ -1,0 +1,114 @@
+"""Driver releases as a tree, from driver_versions.yaml."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nvproxy_model.errors import DefinitionError, UnknownDriverVersion, UnsupportedDriverVersion
+
+__all__ = ["DriverVersion", "Tree", "load", "numbers"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DriverVersion:
+    """One release. ``supported`` is nvproxy's: a known release that is not needs an opt-in."""
+
+    name: str
+    parent: DriverVersion | None
+    supported: bool
+    sha256: Mapping[str, str]
+    lineage: tuple[str, ...] = field(repr=False)
+    """This release's name, then its ancestors' up to the root."""
+
+    def descends_from(self, version: str) -> bool:
+        """Whether ``version`` is this release or an ancestor of it."""
+        return version in self.lineage
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def numbers(text: str) -> tuple[int, int, int]:
+    """The three numbers of a version, for sorting and for naming neighbours; ancestry is never judged by them.
+
+    Two or three dot-separated integers, a missing third being 0 (pkg/sentry/devices/nvproxy/nvconf: DriverVersionFrom).
+    Raises ValueError.
+    """
+    parts = text.split(".")
+    if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.lstrip("+-").isdigit() and len(part) < 10 for part in parts):
+        raise ValueError(f"{text!r} is no driver version: want two or three numbers such as 580.126.20")
+    major, minor, patch = (*map(int, parts), *[0] * (3 - len(parts)))
+    return major, minor, patch
+
+
+class Tree(Mapping[str, DriverVersion]):
+    """All known releases by name, in the order of the file: a parent stands before its children."""
+
+    def __init__(self, releases: Mapping[str, Mapping[str, Any]]) -> None:
+        self._nodes: dict[str, DriverVersion] = {}
+        for name, facts in releases.items():
+            parent = facts.get("parent")
+            if parent is not None and parent not in self._nodes:
+                raise DefinitionError(f"driver_versions.yaml: {name}: its parent {parent} must stand before it")
+            above = self._nodes[parent] if parent else None
+            lineage = (name, *(above.lineage if above else ()))
+            self._nodes[name] = DriverVersion(name, above, facts["supported"], facts.get("sha256", {}), lineage)
+        self._by_numbers = {numbers(name): node for name, node in self._nodes.items()}
+
+    def __getitem__(self, name: str) -> DriverVersion:
+        return self._nodes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def latest(self) -> DriverVersion:
+        """The supported release with the highest number: nvproxy's ``latest``."""
+        return self._by_numbers[max(key for key, node in self._by_numbers.items() if node.supported)]
+
+    def nearest(self, text: str) -> list[str]:
+        """The known releases just below and just above, by number; for messages only."""
+        try:
+            wanted = numbers(text)
+        except ValueError:
+            return [self.latest.name]
+        below = [key for key in self._by_numbers if key < wanted]
+        above = [key for key in self._by_numbers if key > wanted]
+        return [self._by_numbers[key].name for key in ([max(below)] if below else []) + ([min(above)] if above else [])]
+
+    def find(self, text: str, *, allow_unsupported: bool = False) -> DriverVersion:
+        """The release that a host names, exactly: nvproxy has no nearest-version fallback.
+
+        Raises UnknownDriverVersion, which names the neighbours, or UnsupportedDriverVersion without the opt-in.
+        """
+        try:
+            node = self.latest if text == "latest" else self._by_numbers.get(numbers(text))
+        except ValueError as error:
+            raise UnknownDriverVersion(str(error)) from None
+        if node is None:
+            near = " and ".join(self.nearest(text))
+            raise UnknownDriverVersion(f"driver {text} is not in driver_versions.yaml; nearest known: {near}")
+        if not (node.supported or allow_unsupported):
+            raise UnsupportedDriverVersion(f"driver {node} is known but not supported: opt in with allow_unsupported")
+        return node
+
+
+@functools.cache
+def load(path: Path | None = None) -> Tree:
+    """The tree of the shipped driver_versions.yaml, or of another file of its form. Raises DefinitionError."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    path = path or Path(__file__).with_name("driver_versions.yaml")
+    try:
+        releases = yaml.load(path.read_bytes(), Loader=loader)["releases"]
+        return Tree(releases)
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DefinitionError(f"{path.name}: not a table of releases: {error}") from None
