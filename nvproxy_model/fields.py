@@ -183,10 +183,15 @@ class UserPointer(Role):
 
 
 class OpaquePointer(Role):
-    """A pointer that a proxy must not follow: written by the driver, or meaningful to the GPU or the caller alone."""
+    """A pointer that a proxy must not follow: written by the driver, or meaningful to the GPU or the caller alone.
 
-    def __init__(self, of: Scalar = NvP64) -> None:
+    ``null_only``: anything but NULL is EINVAL. ``cleared``: the host, and afterwards the guest, sees NULL.
+    """
+
+    def __init__(self, of: Scalar = NvP64, *, null_only: bool = False, cleared: bool = False) -> None:
         super().__init__(of)
+        self.null_only = null_only
+        self.cleared = cleared
 
 
 class Status(Role):
@@ -210,14 +215,18 @@ class _Versioned:
         )
 
 
+def _versions(text: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else text
+
+
 def since(version: str | tuple[str, ...], *members: Any) -> _Versioned:
     """Members that exist at ``version`` (several for backports) and in its descendants."""
-    return _Versioned(members, first=(version,) if isinstance(version, str) else version)
+    return _Versioned(members, first=_versions(version))
 
 
 def until(version: str | tuple[str, ...], *members: Any) -> _Versioned:
     """Members that are gone at ``version`` and in its descendants."""
-    return _Versioned(members, last=(version,) if isinstance(version, str) else version)
+    return _Versioned(members, last=_versions(version))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,13 +292,22 @@ class _Record:
     ctype: str | None
     members: list[Member]
     align: int
+    lifetime: _Versioned
     _declared: tuple[Any, ...]
     _renamed: Mapping[str, str]
     _variants: dict[tuple[Any, ...], Any]
     _resolved: dict[tuple[int, int], Any]
 
-    def _declare(self, ctype: str | None, declared: tuple[Any, ...], renamed: Mapping[str, str] | None) -> tuple[Any, ...]:
+    def _declare(
+        self,
+        ctype: str | None,
+        declared: tuple[Any, ...],
+        renamed: Mapping[str, str] | None,
+        first: str | tuple[str, ...],
+        last: str | tuple[str, ...],
+    ) -> tuple[Any, ...]:
         self.ctype = ctype
+        self.lifetime = _Versioned((), _versions(first), _versions(last))
         self._declared = declared
         self._renamed = dict(renamed or {})
         self._variants = {}
@@ -302,6 +320,10 @@ class _Record:
                 yield item
             elif item.active(version):
                 yield from item.members
+
+    def exists(self, version: Lineage) -> bool:
+        """Whether the driver's headers define this record in that release."""
+        return self.lifetime.active(version)
 
     def ctype_at(self, version: Lineage | None) -> str | None:
         """The struct's name in this release, for the few that NVIDIA renamed."""
@@ -372,12 +394,22 @@ def _field(member: Member) -> Field:
 
 
 class CStruct(construct.Struct, _Record):
-    """A C struct. Used without `at`, it is the newest layout. Padding is kept, as hidden ``_pad`` bytes, through parse and build."""
+    """A C struct. Used without `at`, it is the newest layout. Padding is kept, as hidden ``_pad`` bytes, through parse and build.
+
+    ``since`` and ``until`` bound the releases that define it; ``renamed`` maps a release to the name it has from there on.
+    """
 
     kind = "struct"
 
-    def __init__(self, ctype: str | None, *declared: Any, renamed: Mapping[str, str] | None = None) -> None:
-        self.members, size, self.align = _place(ctype, self._declare(ctype, declared, renamed), union=False)
+    def __init__(
+        self,
+        ctype: str | None,
+        *declared: Any,
+        renamed: Mapping[str, str] | None = None,
+        since: str | tuple[str, ...] = (),
+        until: str | tuple[str, ...] = (),
+    ) -> None:
+        self.members, size, self.align = _place(ctype, self._declare(ctype, declared, renamed, since, until), union=False)
         subcons, end = [], 0
         for member in self.members:
             subcons += self._pad(end, member.offset)
@@ -399,9 +431,16 @@ class CUnion(construct.Construct, _Record):
 
     kind = "union"
 
-    def __init__(self, ctype: str | None, *declared: Any, renamed: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        ctype: str | None,
+        *declared: Any,
+        renamed: Mapping[str, str] | None = None,
+        since: str | tuple[str, ...] = (),
+        until: str | tuple[str, ...] = (),
+    ) -> None:
         super().__init__()
-        self.members, self.size, self.align = _place(ctype, self._declare(ctype, declared, renamed), union=True)
+        self.members, self.size, self.align = _place(ctype, self._declare(ctype, declared, renamed, since, until), union=True)
 
     def _parse(self, stream: BytesIO, context: Any, path: str) -> Any:
         raw = stream_read(stream, self.size, path)

@@ -1,0 +1,170 @@
+"""A rule row: which number uses which struct, for whom, since which release. Rows are data; `policy` resolves them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nvproxy_model.caps import Caps
+from nvproxy_model.errors import DefinitionError
+from nvproxy_model.fields import CStruct, Lineage, Scalar
+
+__all__ = ["BY_NAME", "Rule", "active", "alloc", "control", "frontend", "params_name", "reject", "uvm"]
+
+_NOBODY = Caps(0)
+
+BY_NAME: Any = object()
+"""A control's parameters when a row does not say: the struct that NVIDIA's naming rule gives, known by name only."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """One number of one table over one span of releases."""
+
+    table: str
+    """``frontend``, ``uvm``, ``control`` or ``alloc``."""
+    number: int
+    name: str
+    caps: Caps
+    """Any one of these admits the call."""
+    params: CStruct | Scalar | None = None
+    """The argument or parameter struct where this model defines it."""
+    struct: str | None = None
+    """The same struct's name as NVIDIA spells it, also where the model only passes it through."""
+    handler: str | None = None
+    """The one escape hatch: the name of a function in `nvproxy_model.handlers` for what roles cannot say."""
+    since: tuple[str, ...] = ()
+    until: tuple[str, ...] = ()
+    rejected: bool = False
+    status: int | None = None
+    """For a refusal by rule: the NV status to answer; None is EINVAL."""
+    why: str | None = None
+    """Why the row refuses, or what a reader should know; it becomes part of a decision's reason."""
+    opt_in: bool = False
+    """Admitted only when the embedder names the number in ``Policy.for_driver(..., extra=)``."""
+
+    def active(self, version: Lineage) -> bool:
+        """Whether the row holds at that release."""
+        return (not self.since or any(map(version.descends_from, self.since))) and not any(
+            map(version.descends_from, self.until)
+        )
+
+    def params_at(self, version: Lineage) -> CStruct | Scalar | None:
+        """The parameter struct as it is in that release."""
+        return self.params.at(version) if isinstance(self.params, CStruct) else self.params
+
+    def struct_at(self, version: Lineage) -> str | None:
+        """The name of the parameter struct in that release."""
+        return self.params.ctype_at(version) if isinstance(self.params, CStruct) else self.struct
+
+
+def _versions(text: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else text
+
+
+def params_name(command: str) -> str:
+    """The parameter struct of a control, by NVIDIA's naming rule: ``_CTRL_CMD_`` becomes ``_CTRL_``, ``_PARAMS`` follows."""
+    return command.replace("_CTRL_CMD_", "_CTRL_") + "_PARAMS"
+
+
+def _rule(
+    table: str,
+    number: int,
+    name: str,
+    caps: Caps,
+    params: CStruct | Scalar | str | None,
+    since: str | tuple[str, ...],
+    until: str | tuple[str, ...],
+    **rest: Any,
+) -> Rule:
+    if params is BY_NAME:
+        params = params_name(name)
+    struct = params if params is None or isinstance(params, str) else params.ctype
+    defined = None if isinstance(params, str) else params
+    return Rule(table, number, name, caps, defined, struct, since=_versions(since), until=_versions(until), **rest)
+
+
+def frontend(
+    number: int,
+    name: str,
+    caps: Caps,
+    params: CStruct | str | None,
+    *,
+    handler: str | None = None,
+    since: str | tuple[str, ...] = (),
+    until: str | tuple[str, ...] = (),
+) -> Rule:
+    """An escape of /dev/nvidiactl or /dev/nvidiaN, by its ioctl number (``nr``). A name for params means any size."""
+    return _rule("frontend", number, name, caps, params, since, until, handler=handler)
+
+
+def uvm(
+    number: int,
+    name: str,
+    caps: Caps,
+    params: CStruct | str | None,
+    *,
+    handler: str | None = None,
+    since: str | tuple[str, ...] = (),
+    until: str | tuple[str, ...] = (),
+) -> Rule:
+    """A command of /dev/nvidia-uvm, by the whole request."""
+    return _rule("uvm", number, name, caps, params, since, until, handler=handler)
+
+
+def control(
+    number: int,
+    name: str,
+    caps: Caps,
+    params: CStruct | str | None = BY_NAME,
+    *,
+    handler: str | None = None,
+    since: str | tuple[str, ...] = (),
+    until: str | tuple[str, ...] = (),
+    opt_in: bool = False,
+    why: str | None = None,
+) -> Rule:
+    """A control command of NV_ESC_RM_CONTROL. A struct with no fd and no buffer in it is passed through at any size."""
+    return _rule("control", number, name, caps, params, since, until, handler=handler, opt_in=opt_in, why=why)
+
+
+def alloc(
+    number: int,
+    name: str,
+    caps: Caps,
+    params: CStruct | Scalar | str | None,
+    *,
+    handler: str | None = None,
+    since: str | tuple[str, ...] = (),
+    until: str | tuple[str, ...] = (),
+) -> Rule:
+    """A class of NV_ESC_RM_ALLOC. ``None``: the class takes no parameters, and a pointer is not forwarded."""
+    return _rule("alloc", number, name, caps, params, since, until, handler=handler)
+
+
+def reject(
+    table: str,
+    number: int,
+    name: str,
+    params: CStruct | str | None = BY_NAME,
+    *,
+    status: int | None,
+    why: str,
+    caps: Caps = _NOBODY,
+    since: str | tuple[str, ...] = (),
+    until: str | tuple[str, ...] = (),
+) -> Rule:
+    """A number that is known, checked for parity, and refused with a reason of its own: an NV status, or EINVAL for None."""
+    return _rule(table, number, name, caps, params, since, until, status=status, why=why, rejected=True)
+
+
+def active(rows: Iterable[Rule], version: Lineage) -> Mapping[int, Rule]:
+    """The rows of one table at one release, by number. Raises DefinitionError when two claim the same number."""
+    table: dict[int, Rule] = {}
+    for row in rows:
+        if row.active(version):
+            if row.number in table:
+                raise DefinitionError(f"{row.table} {row.number:#x} at {version}: both {table[row.number].name} and {row.name}")
+            table[row.number] = row
+    return dict(sorted(table.items()))
