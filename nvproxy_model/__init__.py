@@ -1,0 +1,1 @@
+"""A model of the NVIDIA driver ABI that gVisor's nvproxy filters."""
