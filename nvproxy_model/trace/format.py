@@ -1,0 +1,354 @@
+"""The trace format, ``nvproxy-trace/1``: one JSON object a line, plain, gzip or zstd. docs/trace-format.md is its text.
+
+A trace without a header line (format 0) is read too: it is the same records as one process wrote them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import unicodedata
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+import orjson
+import zstandard
+
+__all__ = [
+    "GSS_LEGACY_MASK",
+    "IOCTL_KINDS",
+    "KINDS",
+    "MAX_LINE",
+    "SCHEMA",
+    "TRUNCATED",
+    "UNFINISHED",
+    "Header",
+    "Record",
+    "Writer",
+    "ioc_nr",
+    "ioc_size",
+    "printable",
+    "writing",
+]
+
+SCHEMA: Final = "nvproxy-trace/1"
+
+MAX_LINE: Final = 16 << 20
+"""Bytes. A record with two copies of 1 MiB of parameters (the driver's own bound, RMAPI_PARAM_COPY_MAX_PARAMS_SIZE) in hex
+takes a quarter of it."""
+
+KINDS: Final = ("process", "open", "fd", "ioctl", "mmap", "close", "dup", "exec", "exit", "end")
+"""The ``k`` of a record."""
+
+IOCTL_KINDS: Final = ("fe", "control", "alloc", "uvm", "other")
+"""The ``kind`` of an ioctl: frontend escape, RM control command, RM allocation class, UVM command, another device's."""
+
+TRUNCATED: Final = 1
+SIZE_BY_TABLE: Final = 2
+UNFINISHED: Final = 4
+"""Bits of a record's ``fl``: parameters cut at the recorder's bound; their size came from a table because the call does not
+say it; the process ended inside the call."""
+
+GSS_LEGACY_MASK: Final = 0x8000
+
+_HEX: Final = ("top0", "top1", "par0", "par1")
+
+
+def ioc_nr(request: int) -> int:
+    """Linux ``_IOC_NR``."""
+    return request & 0xFF
+
+
+def ioc_size(request: int) -> int:
+    """Linux ``_IOC_SIZE``, in bytes."""
+    return (request >> 16) & 0x3FFF
+
+
+def printable(text: str) -> str:
+    """``text`` with everything that a terminal would act on shown as an escape: control, format and unassigned characters."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        c if unicodedata.category(c)[0] in "LNPSM" or c == " " else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+class Header:
+    """What a header line says of the records after it."""
+
+    __slots__ = ("arch", "command", "driver", "recorder", "schema", "values")
+
+    def __init__(
+        self,
+        *,
+        schema: str = SCHEMA,
+        driver: str | None = None,
+        arch: str | None = None,
+        recorder: str | None = None,
+        command: tuple[str, ...] = (),
+        values: bool = True,
+    ) -> None:
+        self.schema = schema
+        self.driver = driver
+        """The release that answered, as the recorder or the log named it; None when neither did."""
+        self.arch = arch
+        self.recorder = recorder
+        """``preload``, ``seccomp``, ``strace``, ``nvproxy-log``, ``ioctl-sniffer``; None in format 0."""
+        self.command = command
+        self.values = values
+        """False when the recorder left bytes out (``--no-values``)."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": self.schema,
+            "driver": self.driver,
+            "arch": self.arch,
+            "recorder": self.recorder,
+            "command": list(self.command),
+            "values": self.values,
+        }
+
+
+class Record:
+    """One line of a trace. Absent facts are None; ``pid`` is ``tid`` in format 0, whose files hold one process each."""
+
+    __slots__ = (
+        "bufs",
+        "d",
+        "dev",
+        "err",
+        "fd",
+        "fl",
+        "k",
+        "key",
+        "kind",
+        "line",
+        "par0",
+        "par1",
+        "pid",
+        "psize",
+        "raw",
+        "req",
+        "ret",
+        "status",
+        "t",
+        "tid",
+        "top0",
+        "top1",
+    )
+
+    line: int
+    """Where it stands in the file, from 1."""
+    k: str
+    t: int
+    d: int | None
+    """Nanoseconds in the call."""
+    pid: int
+    tid: int
+    fd: int
+    ret: int | None
+    err: int
+    dev: str | None
+    """The device node behind ``fd``; for an open, the path."""
+    req: int
+    kind: str
+    key: int
+    status: int | None
+    top0: bytes | None
+    """The argument struct before the call, and after it where it changed."""
+    top1: bytes | None
+    par0: bytes | None
+    par1: bytes | None
+    psize: int | None
+    """The size of the parameters where that is more than what was kept."""
+    bufs: tuple[tuple[int, bytes, bytes | None], ...]
+    """Buffers behind pointers of the parameters: offset of the pointer, bytes before, bytes after where they changed."""
+    fl: int
+    raw: Mapping[str, Any]
+
+    @property
+    def number(self) -> tuple[str, int]:
+        """What was called: ``("control", 0x20800301)``, ``("open", 0)``."""
+        return (self.kind, self.key) if self.k == "ioctl" else (self.k, 0)
+
+    @property
+    def top(self) -> bytes | None:
+        """The argument struct after the call."""
+        return self.top1 if self.top1 is not None else self.top0
+
+    @property
+    def par(self) -> bytes | None:
+        """The parameters after the call."""
+        return self.par1 if self.par1 is not None else self.par0
+
+
+def _bounded(value: Any, what: str, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{what} is not an integer from {low} to {high}")
+    return value
+
+
+def _number(obj: Mapping[str, Any], what: str) -> int:
+    text = obj.get(what)
+    if not isinstance(text, str) or not text.startswith("0x") or len(text) > 18 or "_" in text:
+        raise ValueError(f'{what} is not a number written "0x..."')
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise ValueError(f'{what} is not a number written "0x..."') from None
+
+
+def _hex(text: Any, what: str) -> bytes:
+    if not isinstance(text, str):
+        raise ValueError(f"{what} is not a hex string")
+    if len(text) % 2:
+        raise ValueError(f"{what} has an odd number of hex digits")
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        raise ValueError(f"{what} is not hex") from None
+    if len(data) * 2 != len(text):
+        raise ValueError(f"{what} is not hex")
+    return data
+
+
+_NAME_LIMIT: Final = 4096
+_I64: Final = (1 << 63) - 1
+
+
+def record(obj: Mapping[str, Any], line: int) -> Record:
+    """The record of one parsed line. ValueError, in one line, for an object that is none."""
+    rec = Record()
+    rec.raw = obj
+    rec.line = line
+    get = obj.get
+    k = get("k")
+    if k not in KINDS:
+        raise ValueError("k is not a kind of record" if k is not None else "an object without k is no record")
+    rec.k = k
+    t = get("t", 0)
+    tid = get("tid", 0)
+    pid = get("pid", tid)
+    fd = get("fd", -1)
+    if not (type(t) is type(tid) is type(pid) is type(fd) is int):
+        raise ValueError("t, tid, pid or fd is not an integer")
+    if not (-_I64 <= t <= _I64 and 0 <= tid <= 0x7FFFFFFF and 0 <= pid <= 0x7FFFFFFF and -_I64 <= fd <= 0x7FFFFFFF):
+        raise ValueError("t, tid, pid or fd is out of range")
+    rec.t, rec.tid, rec.pid, rec.fd = t, tid, pid, fd
+    d = get("d")
+    rec.d = d if d is None else _bounded(d, "d", 0, _I64)
+    ret = get("ret")
+    rec.ret = ret if ret is None else _bounded(ret, "ret", -_I64, _I64)
+    err = get("err", 0)
+    rec.err = 0 if err == 0 else _bounded(err, "err", 0, 4095)
+    fl = get("fl", 0)
+    rec.fl = _bounded(fl, "fl", 0, 0xFFFF)
+    dev = get("dev") or get("path")
+    if dev is not None and (not isinstance(dev, str) or len(dev) > _NAME_LIMIT):
+        raise ValueError("dev or path is not a string of a path's length")
+    rec.dev = dev
+    rec.status = None
+    rec.req = rec.key = 0
+    rec.kind = ""
+    rec.top0 = rec.top1 = rec.par0 = rec.par1 = rec.psize = None
+    rec.bufs = ()
+    if k == "ioctl":
+        kind = get("kind")
+        if kind not in IOCTL_KINDS:
+            raise ValueError("kind is not a kind of ioctl")
+        rec.kind = kind
+        rec.req = _number(obj, "req")
+        rec.key = _number(obj, "key")
+        if "status" in obj:
+            rec.status = _number(obj, "status")
+        for name in _HEX:
+            text = get(name)
+            if text is not None:
+                setattr(rec, name, _hex(text, name))
+        if "psize" in obj:
+            rec.psize = _bounded(obj["psize"], "psize", 0, 0xFFFFFFFF)
+        if "bufs" in obj:
+            rec.bufs = _bufs(obj["bufs"])
+    return rec
+
+
+def _bufs(value: Any) -> tuple[tuple[int, bytes, bytes | None], ...]:
+    if not isinstance(value, list) or len(value) > 64:
+        raise ValueError("bufs is not a list of at most 64 buffers")
+    result = []
+    for item in value:
+        if not isinstance(item, list) or len(item) not in (2, 3):
+            raise ValueError("bufs holds something else than [offset, before] or [offset, before, after]")
+        offset = _bounded(item[0], "a buffer's offset", 0, 0xFFFFFFFF)
+        after = _hex(item[2], "a buffer") if len(item) == 3 else None
+        result.append((offset, _hex(item[1], "a buffer"), after))
+    return tuple(result)
+
+
+def header(obj: Mapping[str, Any]) -> Header:
+    """The header of one parsed line with a ``schema``. ValueError for one that this reader does not know."""
+    if obj.get("schema") != SCHEMA:
+        raise ValueError(f"schema {printable(str(obj.get('schema'))[:60])!r} is not {SCHEMA}")
+    texts: dict[str, str | None] = {}
+    for name in ("driver", "arch", "recorder"):
+        text = obj.get(name)
+        if text is not None and (not isinstance(text, str) or len(text) > 64):
+            raise ValueError(f"the header's {name} is not a short string")
+        texts[name] = text
+    command = obj.get("command", [])
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        raise ValueError("the header's command is not a list of strings")
+    values = obj.get("values", True)
+    if not isinstance(values, bool):
+        raise ValueError("the header's values is not true or false")
+    return Header(
+        driver=texts["driver"],
+        arch=texts["arch"],
+        recorder=texts["recorder"],
+        command=tuple(command),
+        values=values,
+    )
+
+
+class Writer:
+    """Writes one trace: the header at once, an ``end`` record with the count when closed."""
+
+    def __init__(self, out: IO[bytes], head: Header) -> None:
+        self._out = out
+        self.records = 0
+        self._write(head.as_json())
+
+    def _write(self, obj: Mapping[str, Any]) -> None:
+        self._out.write(orjson.dumps(obj, option=orjson.OPT_APPEND_NEWLINE))
+
+    def put(self, obj: Mapping[str, Any]) -> None:
+        """One record, as its JSON object."""
+        self._write(obj)
+        self.records += 1
+
+    def end(self) -> None:
+        """Without it a reader says that the trace is incomplete."""
+        self._write({"k": "end", "records": self.records})
+
+
+@contextmanager
+def writing(path: Path | str, head: Header) -> Iterator[Writer]:
+    """A writer of ``path``: gzip or zstd by its ending (``.gz``, ``.zst``), plain otherwise. OSError as open(2) says it."""
+    path = Path(path)
+    with open(path, "wb") as raw:
+        out: IO[bytes]
+        if path.suffix == ".gz":
+            # No name and no time: the same records give the same bytes.
+            out = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
+        elif path.suffix in (".zst", ".zstd"):
+            out = zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False)
+        else:
+            out = raw
+        try:
+            writer = Writer(out, head)
+            yield writer
+            writer.end()
+        finally:
+            if out is not raw:
+                out.close()
