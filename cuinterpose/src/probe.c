@@ -1,0 +1,1 @@
+int cuprobe_main(void); int cuprobe_main(void){return 0;}

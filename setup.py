@@ -1,0 +1,100 @@
+"""The native parts: plain shared objects that know nothing of Python, one compiler call each.
+
+NVPROXY_NATIVE=0 leaves them out: the package is then pure, and the commands that need them say so.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+SHIM = "cuinterpose/src/"
+MACHINE = platform.machine()
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow"]
+# Branch protection holds for a process only if every object in it is marked, the linker's start files included, and
+# Debian 12's are not: hence no start files, and on aarch64 no atomics helper of libgcc either.
+PROTECTION = {
+    "x86_64": ["-fcf-protection"],
+    "aarch64": ["-mbranch-protection=standard", "-mno-outline-atomics"],
+}.get(MACHINE, [])
+COMPILE = ["-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", *WARNINGS, *PROTECTION]
+LINK = ["-Wl,-z,defs,-z,relro,-z,now,-z,noexecstack"]
+
+NATIVE = [
+    Extension(
+        "cuinterpose.libcuinterpose",
+        [SHIM + "shim.c", SHIM + "loader.c", SHIM + "lookup.c", SHIM + "dlsym.S"],
+        depends=[SHIM + "shim.h", SHIM + "surface.h", SHIM + "shim.map"],
+        extra_compile_args=[*COMPILE, "-fno-semantic-interposition"],
+        extra_link_args=[
+            *LINK,
+            "-nostartfiles",
+            f"-Wl,-z,nodelete,-soname,libcuinterpose.so,--version-script={SHIM}shim.map",
+            "-ldl",
+        ],
+    ),
+    Extension(
+        "cuinterpose.libcuprobe",
+        [SHIM + "probe.c"],
+        depends=[SHIM + "surface.h"],
+        extra_compile_args=COMPILE,
+        extra_link_args=["-Wl,-z,relro,-soname,libcuprobe.so", "-ldl"],
+    ),
+]
+
+
+class BuildNative(build_ext):
+    """One call of $CC (or cc) makes one plain NAME.so."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return fullname.replace(".", "/") + ".so"
+
+    def build_extension(self, ext: Extension) -> None:
+        output = Path(self.get_ext_fullpath(ext.name))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        command = [
+            *shlex.split(os.environ.get("CC", "cc")),
+            *ext.extra_compile_args,
+            *shlex.split(os.environ.get("CFLAGS", "")),
+            "-shared",
+            *ext.sources,
+            "-o",
+            str(output),
+            *ext.extra_link_args,
+        ]
+        print(shlex.join(command))
+        try:
+            subprocess.run(command, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SystemExit(
+                f"error: {output.name}: {shlex.join(command[:1])} failed ({error.__class__.__name__}); "
+                "install gcc or clang (or name one with CC), or set NVPROXY_NATIVE=0 for a package without native parts"
+            ) from error
+
+
+class PlatformWheel(bdist_wheel):
+    """Any Python, no Python ABI, this platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, plat = super().get_tag()
+        return ("py3", "none", plat) if self.distribution.has_ext_modules() else (python, abi, plat)
+
+
+native = (
+    os.environ.get("NVPROXY_NATIVE", "1") != "0"
+    and sys.platform == "linux"
+    and platform.libc_ver()[0] == "glibc"
+    and MACHINE in ("x86_64", "aarch64")
+)
+setup(
+    ext_modules=NATIVE if native else [],
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
+)
