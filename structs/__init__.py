@@ -1,1 +1,82 @@
-"""structs."""
+"""NVIDIA's structs, one module a header, with what their fields mean to a proxy."""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+
+from nvproxy_model.fields import CStruct, CUnion
+
+__all__ = ["HEADERS", "every"]
+
+HEADERS = (
+    "alloc_channel",
+    "cl0005",
+    "cl0070",
+    "cl0080",
+    "cl00da",
+    "cl00de",
+    "cl00e0",
+    "cl00f1",
+    "cl00f8",
+    "cl00fb",
+    "cl00fd",
+    "cl00fe",
+    "cl2080",
+    "cl2081",
+    "cl503b",
+    "cl503c",
+    "cl83de",
+    "cl9072",
+    "cl90cd",
+    "cla0bc",
+    "clb0b5sw",
+    "clb2cc",
+    "clcb33",
+    "ctrl0000gpu",
+    "ctrl0000system",
+    "ctrl0000unix",
+    "ctrl0041",
+    "ctrl0080fb",
+    "ctrl0080fifo",
+    "ctrl0080gpu",
+    "ctrl0080gr",
+    "ctrl0080msenc",
+    "ctrl00fd",
+    "ctrl2080bios",
+    "ctrl2080bus",
+    "ctrl2080event",
+    "ctrl2080fb",
+    "ctrl2080fifo",
+    "ctrl2080gpu",
+    "ctrl2080gr",
+    "ctrl208fgpu",
+    "ctrl503c",
+    "ctrl83dedebug",
+    "ctrl90cd",
+    "ctrlxxxx",
+    "nvCpuUuid",
+    "nv_ioctl",
+    "nv_unix_nvos_params_wrappers",
+    "nvos",
+    "nvstatus",
+    "nvstatuscodes",
+    "rs_access",
+    "uvm_ioctl",
+    "uvm_linux_ioctl",
+    "uvm_types",
+)
+"""The modules, sorted."""
+
+
+@functools.cache
+def every() -> tuple[CStruct | CUnion, ...]:
+    """Every record that NVIDIA names, by module, in the order of its header. Imports the modules on the first call."""
+    modules = [import_module(f"{__name__}.{header}") for header in HEADERS]
+    found = {
+        value.ctype: value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, (CStruct, CUnion)) and value.ctype
+    }
+    return tuple(found.values())
