@@ -1,0 +1,498 @@
+"""From a struct's roles to a decision: one small function a struct, generated once, and the plain reading it is tested against."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import functools
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
+from nvproxy_model.rules import Rule
+
+__all__ = [
+    "Call",
+    "Copy",
+    "Decider",
+    "Decision",
+    "FdLookup",
+    "GuestFile",
+    "Plan",
+    "Verdict",
+    "Why",
+    "decider",
+    "int32",
+    "interpret",
+    "plan",
+]
+
+
+class GuestFile(Protocol):
+    """What an fd of the guest's stands for: ``kind`` is frontend, uvm, open-only, dma-buf or other."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def host_fd(self) -> int: ...
+
+
+class FdLookup(Protocol):
+    """The guest's fd table, as far as a decision needs it; a plain dict of GuestFile will do."""
+
+    def get(self, fd: int, /) -> GuestFile | None: ...
+
+
+class Verdict(enum.Enum):
+    """ALLOW: the host may have the bytes as they are. TRANSLATE: the host gets ``params`` and ``copies``. REJECT: it gets nothing."""
+
+    ALLOW = "allow"
+    TRANSLATE = "translate"
+    REJECT = "reject"
+
+
+class Why(enum.Enum):
+    """What decided."""
+
+    RULE = "a rule admits it"
+    WINDOW = "a bypass window passes it unexamined"
+    UNKNOWN = "no rule has this number"
+    VERSION = "other releases have this number, this one has not"
+    CAPABILITY = "a capability is missing"
+    REFUSED = "a rule refuses it"
+    OPT_IN = "the rule needs an opt-in"
+    SIZE = "the size is wrong"
+    NULL = "the parameters are NULL"
+    FD = "a descriptor is not acceptable"
+    REQUIRED = "a handle is required"
+    POINTER = "a pointer is not acceptable"
+    COUNT = "a count is out of bounds"
+    VALUE = "a value is not acceptable"
+    CLIENT = "the client is unknown"
+    IN_USE = "the file is in use"
+    HARDENED = "the hardened profile refuses it"
+
+
+class Call(NamedTuple):
+    """The question that a decision answers."""
+
+    version: str
+    table: str
+    number: int
+    rule: Rule | None
+
+    def __str__(self) -> str:
+        name = f" {self.rule.name}" if self.rule else ""
+        return f"{self.version} {self.table} {self.number:#x}{name}"
+
+
+class Copy(NamedTuple):
+    """A buffer that the host needs in place of a guest pointer.
+
+    ``size`` bytes at guest ``address``, for the pointer at ``offset`` of the struct; ``copy_in`` or zeroed; copied out
+    after the struct when ``late``, before it otherwise. ``pinned``: the guest's own pages, ``writable`` or not,
+    held for as long as the object lives; nothing is copied.
+    """
+
+    offset: int
+    address: int
+    size: int
+    copy_in: bool = True
+    late: bool = False
+    pinned: bool = False
+    writable: bool = True
+
+
+class Decision(NamedTuple):
+    """An immutable answer for one call."""
+
+    verdict: Verdict
+    why: Why
+    call: Call
+    errno: int = 0
+    """For the guest, Linux numbers; 0 when the answer is a status, or the call is admitted."""
+    status: int | None = None
+    """The NV status for the guest when the call is refused with one; ioctl(2) then returns 0."""
+    params: bytes | None = None
+    """What the host is given, with fds replaced and copied pointers zero; None: the guest's bytes, unchanged."""
+    depends: tuple[int, ...] = ()
+    """Handles, besides the parent, that an allocated object depends on."""
+    copies: tuple[Copy, ...] = ()
+    detail: tuple[Any, ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        return self.verdict is not Verdict.REJECT
+
+    @property
+    def rule(self) -> Rule | None:
+        return self.call.rule
+
+    @property
+    def version(self) -> str:
+        return self.call.version
+
+    @property
+    def number(self) -> int:
+        return self.call.number
+
+    @property
+    def reason(self) -> str:
+        """One line: version, table, number, name, struct and field, and the rule that decided."""
+        where = str(self.call)
+        if self.detail:
+            where += f": {self.detail[0]}" if len(self.detail) == 1 else f": {self.detail[0]}: {self.detail[1]}"
+        elif self.call.rule is not None and self.call.rule.why:
+            where += f": {self.call.rule.why}"
+        answer = "admitted" if self.allowed else f"status {self.status:#x}" if self.status is not None else _errno(self.errno)
+        return f"{where}: {self.why.value} ({answer})"
+
+
+def _errno(number: int) -> str:
+    return errno.errorcode.get(number, str(number))
+
+
+def int32(value: int) -> int:
+    """The low 32 bits, signed: how nvproxy and the driver read an fd out of any field."""
+    value &= 0xFFFFFFFF
+    return value - 0x100000000 if value > 0x7FFFFFFF else value
+
+
+class Step(NamedTuple):
+    """One field with a role: where it is and how its bytes read."""
+
+    path: str
+    offset: int
+    size: int
+    format: str
+    role: Role
+
+
+class Plan(NamedTuple):
+    """What a policy needs of one struct in one release, worked out once."""
+
+    name: str
+    size: int
+    required: tuple[Step, ...]
+    fds: tuple[Step, ...]
+    pointers: tuple[Step, ...]
+    counts: tuple[tuple[str, int, str], ...]
+    depends: tuple[Step, ...]
+    status: Step | None
+    restore: tuple[tuple[int, int], ...]
+    """(offset, size) of what the guest must see unchanged after the host call."""
+
+    @property
+    def roles(self) -> bool:
+        """Whether there is anything to translate, copy or refuse."""
+        return bool(self.required or self.fds or self.pointers)
+
+
+_FORMAT = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "s8": "b", "s16": "h", "s32": "i", "s64": "q", "ptr": "Q"}
+
+
+@functools.cache
+def plan(of: CStruct) -> Plan:
+    """The plan of a resolved struct (`CStruct.at`)."""
+    steps = [
+        Step(path, offset, member.size, _FORMAT[member.element.base], member.role)
+        for path, offset, member in of.walk()
+        if member.role is not None and not member.dims
+    ]
+
+    def pick(kind: type[Role], test: Callable[[Any], bool] = lambda role: True) -> tuple[Step, ...]:
+        return tuple(step for step in steps if isinstance(step.role, kind) and test(step.role))
+
+    pointers = pick(UserPointer, lambda role: role.to is not None) + pick(
+        OpaquePointer, lambda role: role.null_only or role.cleared
+    )
+    counts = tuple(_count(of, step) for step in pointers if _count_name(step))
+    fds = pick(Fd)
+    restored = fds + pick(UserPointer)
+    return Plan(
+        of.ctype or "",
+        of.sizeof(),
+        pick(Handle, lambda role: role.required),
+        fds,
+        pointers,
+        tuple(dict.fromkeys(counts)),
+        pick(Handle, lambda role: role.depends),
+        next(iter(pick(Status)), None),
+        tuple((step.offset, step.size) for step in restored),
+    )
+
+
+def _count_name(step: Step) -> str | None:
+    count = getattr(step.role, "count", None)
+    return count[1] if isinstance(count, tuple) else count if isinstance(count, str) else None
+
+
+def _count(of: CStruct, step: Step) -> tuple[str, int, str]:
+    """The sibling that counts a pointer's elements: (path, offset, format)."""
+    path = step.path.rpartition(".")[0]
+    name = f"{path}.{_count_name(step)}" if path else str(_count_name(step))
+    members: dict[str, tuple[int, Member]] = {p: (offset, member) for p, offset, member in of.walk()}
+    offset, member = members[name]
+    return name, offset, _FORMAT[member.element.base]
+
+
+Decider = Callable[[Any, FdLookup], Decision]
+
+
+def _refusal(call: Call, why: Why, status: int | None, *detail: Any, error: int = errno.EINVAL) -> Decision:
+    return Decision(Verdict.REJECT, why, call, 0 if status is not None else error, status, detail=detail)
+
+
+def refuse_fd(call: Call, step: Step, value: int, file: GuestFile | None) -> Decision:
+    """The refusal of one fd, naming the field and what stands behind the number."""
+    role: Any = step.role
+    found = "not open" if file is None else f"a {file.kind} file"
+    return _refusal(call, Why.FD, role.refuse, f"{step.path} = {value:#x}", f"fd {int32(value)} is {found}, not a {role.file} file")
+
+
+def refuse_wide_fd(call: Call, step: Step, value: int) -> Decision:
+    """The hardened profile's refusal of a value that is no fd number."""
+    role: Any = step.role
+    return _refusal(call, Why.HARDENED, role.refuse, f"{step.path} = {value:#x}", "more than INT32_MAX")
+
+
+def refuse_count(call: Call, step: Step, count: int) -> Decision:
+    """The refusal of a buffer that is empty or over its limit."""
+    role: Any = step.role
+    return _refusal(call, Why.COUNT, role.refuse, f"{step.path}: {count} elements", f"want 1 byte to {role.limit}")
+
+
+def refuse_pointer(call: Call, step: Step, value: int) -> Decision:
+    """The refusal of a pointer that must, or must not, be NULL."""
+    return _refusal(call, Why.POINTER, getattr(step.role, "refuse", None), f"{step.path} = {value:#x}")
+
+
+def _refuse_required(call: Call, step: Step) -> Decision:
+    return _refusal(call, Why.REQUIRED, None, f"{step.path} == 0")
+
+
+def refuse_size(call: Call, name: str, size: int) -> Decision:
+    """The refusal of bytes that are not one whole struct."""
+    return _refusal(call, Why.SIZE, None, f"{name} is {size} bytes")
+
+
+def _null(call: Call, what: Plan) -> Decision:
+    """NULL parameters: a fault where nvproxy must read them, otherwise the driver's own affair."""
+    if what.required or what.fds or call.table != "alloc":
+        return _refusal(call, Why.NULL, None, what.name, error=errno.EFAULT)
+    return Decision(Verdict.ALLOW, Why.RULE, call)
+
+
+def _element_size(role: Any) -> int:
+    return int(role.to.sizeof())
+
+
+def interpret(call: Call, of: CStruct, data: bytes | None, fds: FdLookup, *, strict: bool = False) -> Decision:
+    """The same answer as the generated decider's, read plainly through construct: the oracle of its tests.
+
+    ``strict`` is the hardened profile's: a value that does not fit an fd is refused, not truncated.
+    """
+    what = plan(of)
+    if data is None:
+        return _null(call, what)
+    if len(data) != what.size:
+        return refuse_size(call, what.name, what.size)
+    parsed = of.parse(data)
+
+    def value(path: str) -> int:
+        return int(functools.reduce(lambda record, name: record[name], path.split("."), parsed))
+
+    for step in what.required:
+        if not value(step.path):
+            return _refuse_required(call, step)
+    params, copies = bytearray(data), []
+    for step in what.fds:
+        role: Any = step.role
+        number = value(step.path)
+        if number == role.null or (role.negative and int32(number) < 0):
+            continue
+        if strict and number > 0x7FFFFFFF:
+            return refuse_wide_fd(call, step, number)
+        file = fds.get(int32(number))
+        if file is None or file.kind != role.file:
+            return refuse_fd(call, step, number, file)
+        params[step.offset : step.offset + step.size] = file.host_fd.to_bytes(step.size, "little")
+    for step in what.pointers:
+        address = value(step.path)
+        end = step.offset + step.size
+        if isinstance(step.role, OpaquePointer):
+            if step.role.null_only and address:
+                return refuse_pointer(call, step, address)
+            params[step.offset : end] = bytes(step.size)
+            continue
+        role = step.role
+        if not address and role.null != "copy":
+            if role.null == "refuse":
+                return refuse_pointer(call, step, address)
+            continue
+        name = _count_name(step)
+        count = role.count if name is None else value(_count(of, step)[0])
+        elements = count * count if isinstance(role.count, tuple) else count
+        params[step.offset : end] = bytes(step.size)
+        if not elements and role.empty == "forward":
+            continue
+        size = elements * _element_size(role)
+        if not 0 < size <= role.limit:
+            return refuse_count(call, step, count)
+        copies.append(Copy(step.offset, address, size, role.mode == "inout", role.late))
+    depends = tuple(value(s.path) for s in what.depends if value(s.path) not in s.role.null)  # type: ignore[attr-defined]
+    verdict = Verdict.TRANSLATE if copies or params != data else Verdict.ALLOW
+    return Decision(verdict, Why.RULE, call, 0, None, bytes(params), depends, tuple(copies))
+
+
+def _gather(what: Plan) -> tuple[struct.Struct, list[str], dict[str, str]]:
+    """One struct.Struct that reads just the fields a decision needs, the variables in order, and each path's variable."""
+    wanted: dict[int, tuple[str, str]] = {}
+    for step in (*what.required, *what.fds, *what.pointers, *what.depends):
+        wanted[step.offset] = (step.path, step.format)
+    for path, offset, kind in what.counts:
+        wanted[offset] = (path, kind)
+    text, end, names = "<", 0, {}
+    for offset, (path, kind) in sorted(wanted.items()):
+        text += f"{offset - end}x{kind}"
+        end = offset + struct.calcsize(f"<{kind}")
+        names[path] = f"v{offset}"
+    return struct.Struct(f"{text}{what.size - end}x"), list(names.values()), names
+
+
+def _source(what: Plan, names: dict[str, str], variables: list[str], strict: bool) -> Iterator[str]:
+    yield "def decide(data, fds):"
+    yield "    if data is None:"
+    yield "        return NULL"
+    yield f"    if len(data) != {what.size}:"
+    yield "        return SIZE"
+    yield f"    {', '.join(variables)}, = unpack(data)"
+    for index, step in enumerate(what.required):
+        yield f"    if not {names[step.path]}:"
+        yield f"        return REQUIRED[{index}]"
+    if what.fds or what.pointers:
+        yield "    verdict = ALLOW"
+    for index, step in enumerate(what.fds):
+        yield from _fd_source(index, step, names[step.path], strict)
+    if what.pointers:
+        yield "    copies = ()"
+    for index, step in enumerate(what.pointers):
+        count = next((names[path] for path, _, _ in what.counts if path.rpartition(".")[2] == _count_name(step)), None)
+        yield from _pointer_source(index, step, names[step.path], count)
+    depends = [names[step.path] for step in what.depends]
+    if depends:
+        plain = all(step.role.null == (0,) for step in what.depends)  # type: ignore[attr-defined]
+        yield f"    depends = ({', '.join(depends)},)"
+        if plain:
+            yield f"    if not ({' and '.join(depends)}):"
+            yield "        depends = tuple(filter(None, depends))"
+        else:
+            yield "    depends = tuple(h for h, none in zip(depends, NONE) if h not in none)"
+    verdict = "verdict" if what.fds or what.pointers else "ALLOW"
+    yield (
+        f"    return new(Decision, ({verdict}, RULE, CALL, 0, None, data, "
+        f"{'depends' if depends else '()'}, {'copies' if what.pointers else '()'}, ()))"
+    )
+
+
+def _fd_source(index: int, step: Step, name: str, strict: bool) -> Iterator[str]:
+    role: Any = step.role
+    tests = [f"{name} != {role.null}"] if role.null is not None else []
+    if role.negative:
+        tests.append(f"not {name} & 0x80000000")
+    indent = "    "
+    if tests:
+        yield f"{indent}if {' and '.join(tests)}:"
+        indent += "    "
+    if strict:
+        yield f"{indent}if {name} > 0x7fffffff:"
+        yield f"{indent}    return refuse_wide_fd(CALL, FDS[{index}], {name})"
+    yield f"{indent}fd = {name} & 0xffffffff"
+    yield f"{indent}file = fds.get(fd if fd < 0x80000000 else fd - 0x100000000)"
+    yield f"{indent}if file is None or file.kind != {role.file!r}:"
+    yield f"{indent}    return refuse_fd(CALL, FDS[{index}], {name}, file)"
+    yield f"{indent}host = data[:{step.offset}] + pack{step.size}(file.host_fd) + data[{step.offset + step.size}:]"
+    yield f"{indent}if host != data:"
+    yield f"{indent}    verdict = TRANSLATE"
+    yield f"{indent}    data = host"
+
+
+def _pointer_source(index: int, step: Step, name: str, count: str | None) -> Iterator[str]:
+    role: Any = step.role
+    clear = f"data = data[:{step.offset}] + {bytes(step.size)!r} + data[{step.offset + step.size}:]"
+    if isinstance(role, OpaquePointer):
+        yield f"    if {name}:"
+        if role.null_only:
+            yield f"        return refuse_pointer(CALL, POINTERS[{index}], {name})"
+        else:
+            yield f"        {clear}"
+            yield "        verdict = TRANSLATE"
+        return
+    indent = "    "
+    if role.null == "forward":
+        yield f"    if {name}:"
+        indent += "    "
+    elif role.null == "refuse":
+        yield f"    if not {name}:"
+        yield f"        return refuse_pointer(CALL, POINTERS[{index}], {name})"
+    number = count or str(role.count)
+    elements = f"{number} * {number}" if isinstance(role.count, tuple) else number
+    yield f"{indent}size = {elements} * {_element_size(role)}"
+    if role.empty == "forward":
+        yield f"{indent}if size:"
+        yield f"{indent}    if size > {role.limit}:"
+        yield f"{indent}        return refuse_count(CALL, POINTERS[{index}], {number})"
+        yield f"{indent}    copies += (Copy({step.offset}, {name}, size, {role.mode == 'inout'}, {role.late}),)"
+        yield f"{indent}    verdict = TRANSLATE"
+    else:
+        yield f"{indent}if not 0 < size <= {role.limit}:"
+        yield f"{indent}    return refuse_count(CALL, POINTERS[{index}], {number})"
+        yield f"{indent}copies += (Copy({step.offset}, {name}, size, {role.mode == 'inout'}, {role.late}),)"
+        yield f"{indent}verdict = TRANSLATE"
+    yield f"{indent}if {name}:"
+    yield f"{indent}    {clear}"
+    yield f"{indent}    verdict = TRANSLATE"
+
+
+@functools.cache
+def _code(of: CStruct, strict: bool) -> tuple[Any, str, dict[str, Any]]:
+    what = plan(of)
+    unpacker, variables, names = _gather(what)
+    source = "\n".join(_source(what, names, variables, strict)) + "\n"
+    shared = {
+        "unpack": unpacker.unpack,
+        "new": tuple.__new__,
+        "Decision": Decision,
+        "Copy": Copy,
+        "ALLOW": Verdict.ALLOW,
+        "TRANSLATE": Verdict.TRANSLATE,
+        "RULE": Why.RULE,
+        "FDS": what.fds,
+        "POINTERS": what.pointers,
+        "NONE": tuple(step.role.null for step in what.depends),  # type: ignore[attr-defined]
+        "pack4": struct.Struct("<I").pack,
+        "pack8": struct.Struct("<Q").pack,
+        "refuse_fd": refuse_fd,
+        "refuse_wide_fd": refuse_wide_fd,
+        "refuse_count": refuse_count,
+        "refuse_pointer": refuse_pointer,
+    }
+    return compile(source, f"<decide {what.name}>", "exec"), source, shared
+
+
+def decider(call: Call, of: CStruct, *, strict: bool = False) -> Decider:
+    """A function (bytes or None, fds) -> Decision for one struct, equal to `interpret`. Its text is its ``__source__``."""
+    what = plan(of)
+    code, source, shared = _code(of, strict)
+    scope = {
+        **shared,
+        "CALL": call,
+        "NULL": _null(call, what),
+        "SIZE": refuse_size(call, what.name, what.size),
+        "REQUIRED": tuple(_refuse_required(call, step) for step in what.required),
+    }
+    exec(code, scope)
+    decide: Any = scope["decide"]
+    decide.__source__ = source
+    return decide  # type: ignore[no-any-return]

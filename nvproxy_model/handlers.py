@@ -1,0 +1,176 @@
+"""The rules that no role can express, as far as bytes and fds decide them. What needs a session's state is in `session`."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from nvproxy_model.abi import constants as nv
+from nvproxy_model.decide import Call, Copy, Decider, Decision, FdLookup, Verdict, Why, refuse_size
+from nvproxy_model.fields import CStruct
+from nvproxy_model.structs.ctrl0000system import NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS as BUILD_VERSION
+from nvproxy_model.structs.nv_unix_nvos_params_wrappers import nv_ioctl_nvos02_parameters_with_fd as NVOS02_FD
+from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS32_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
+from nvproxy_model.structs.uvm_ioctl import UVM_INITIALIZE_PARAMS
+
+if TYPE_CHECKING:
+    from nvproxy_model.policy import Policy
+
+__all__ = ["DECIDE", "DUTIES", "PAGE", "maps_at_once", "offset", "reader", "sized"]
+
+PAGE = 4096
+
+Special = Callable[[Decider, Call, Any, FdLookup], Decision]
+
+
+def offset(of: CStruct, path: str) -> int:
+    """The offset in bytes of a dotted member path, in the newest layout; for structs whose layout never changed there."""
+    return next(at for name, at, _ in of.walk() if name == path)
+
+
+@functools.cache
+def reader(of: CStruct, *paths: str) -> Callable[[bytes], tuple[Any, ...]]:
+    """A function that reads these members, given in the order of their offsets, from the struct's bytes."""
+    places = {name: (at, member) for name, at, member in of.walk()}
+    text, end = "<", 0
+    for path in paths:
+        at, member = places[path]
+        kind = member.element.fmtstr[1]
+        text += f"{at - end}x{kind}"
+        end = at + member.size
+    return struct.Struct(f"{text}{of.sizeof() - end}x").unpack
+
+
+_NUMBER_AT = {
+    "control": (offset(NVOS54_PARAMETERS, "cmd"), (NVOS54_PARAMETERS.sizeof(),)),
+    "alloc": (offset(NVOS64_PARAMETERS, "hClass"), (NVOS21_PARAMETERS.sizeof(), NVOS64_PARAMETERS.sizeof())),
+}
+
+
+def sized(entry: Decider, request: int, arg: bytes | None, fds: FdLookup, policy: Policy) -> Decision:
+    """A frontend decision: the size that the request encodes, the outer struct, then the number inside it."""
+    rule = policy.frontend[request & 0xFF]
+    call = policy.call("frontend", rule.number)
+    size = request >> 16 & 0x3FFF
+    inner = _NUMBER_AT.get(rule.handler or "")
+    if inner is not None and size in inner[1] and arg is not None and len(arg) == size:
+        number = int.from_bytes(arg[inner[0] : inner[0] + 4], "little")
+        refusal = policy.entry(str(rule.handler), number)
+        if isinstance(refusal, Decision) and not refusal.allowed:
+            return refusal
+        return Decision(Verdict.ALLOW, Why.RULE, call, params=arg)
+    if arg is not None and len(arg) != size:
+        return refuse_size(call, f"_IOC_SIZE {size:#x}; the argument", len(arg))
+    return entry(arg, fds)
+
+
+def _refuse(call: Call, why: Why, status: int | None, *detail: str) -> Decision:
+    return Decision(Verdict.REJECT, why, call, 0 if status is not None else errno.EINVAL, status, detail=detail)
+
+
+def _patched(data: bytes, at: int, value: bytes) -> bytes:
+    return data[:at] + value + data[at + len(value) :]
+
+
+_nvos02 = reader(NVOS02_FD, "params.hClass", "params.flags", "params.pMemory", "params.limit", "fd")
+_PMEMORY, _NVOS02_FD = offset(NVOS02_FD, "params.pMemory"), offset(NVOS02_FD, "fd")
+
+
+def maps_at_once(flags: int) -> bool:
+    """Whether allocating system memory makes an mmap context too (escape.c:RmIoctl(), NV_ESC_RM_ALLOC_MEMORY)."""
+    alloc = flags >> nv.NVOS02_FLAGS_ALLOC_SHIFT & nv.NVOS02_FLAGS_ALLOC_MASK
+    mapping = flags >> nv.NVOS02_FLAGS_MAPPING_SHIFT & nv.NVOS02_FLAGS_MAPPING_MASK
+    return alloc != nv.NVOS02_FLAGS_ALLOC_NONE and mapping != nv.NVOS02_FLAGS_MAPPING_NO_MAP
+
+
+def _alloc_memory(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
+    """By class: the fd is translated, or hidden from the host; an OS descriptor pins the guest's own pages.
+
+    pkg/sentry/devices/nvproxy/frontend.go: rmAllocMemory; escape.c:RmAllocOsDescriptor().
+    """
+    if data is None or len(data) != NVOS02_FD.sizeof():
+        return decide(data, fds)
+    hclass, flags, address, limit, _ = _nvos02(data)
+    if hclass == nv.NV01_MEMORY_SYSTEM:
+        return decide(data, fds)
+    hidden = _patched(data, _NVOS02_FD, b"\xff\xff\xff\xff")
+    if hclass in (nv.NV01_MEMORY_LOCAL_PRIVILEGED, nv.NV01_MEMORY_LOCAL_USER):
+        return Decision(Verdict.TRANSLATE, Why.RULE, call, params=hidden)
+    if hclass != nv.NV01_MEMORY_SYSTEM_OS_DESCRIPTOR:
+        return _refuse(call, Why.VALUE, None, f"params.hClass = {hclass:#x}")
+    length = (limit + 1) & 0xFFFFFFFFFFFFFFFF
+    if address % PAGE:
+        return _refuse(call, Why.VALUE, nv.NV_ERR_NOT_SUPPORTED, f"params.pMemory = {address:#x} is not page aligned")
+    if not length:
+        return _refuse(call, Why.VALUE, nv.NV_ERR_INVALID_LIMIT, f"params.limit = {limit:#x}")
+    length = -(-length // PAGE) * PAGE
+    if length > 0xFFFFFFFFFFFFFFFF or address + length > 0xFFFFFFFFFFFFFFFF:
+        return _refuse(call, Why.VALUE, nv.NV_ERR_INVALID_ADDRESS, f"params.limit = {limit:#x} wraps")
+    writable = not flags >> nv.NVOS02_FLAGS_ALLOC_USER_READ_ONLY_SHIFT & 1
+    pin = Copy(_PMEMORY, address, length, pinned=True, writable=writable)
+    return Decision(Verdict.TRANSLATE, Why.RULE, call, params=_patched(hidden, _PMEMORY, bytes(8)), copies=(pin,))
+
+
+_nvos32 = reader(NVOS32_PARAMETERS, "function")
+
+
+def _vid_heap_control(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
+    """Only ALLOC_SIZE, whose union member holds the one pointer that is copied."""
+    if data is not None and len(data) == NVOS32_PARAMETERS.sizeof():
+        (function,) = _nvos32(data)
+        if function != nv.NVOS32_FUNCTION_ALLOC_SIZE:
+            return _refuse(call, Why.VALUE, None, f"function = {function:#x}")
+    return decide(data, fds)
+
+
+_FLAGS = offset(UVM_INITIALIZE_PARAMS, "flags")
+
+
+def _uvm_initialize(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
+    """The host shares one VA space between the sentry and the program, so MULTI_PROCESS_SHARING_MODE is always set for it."""
+    answer = decide(data, fds)
+    if not answer.allowed:
+        return answer
+    flags = data[_FLAGS] | nv.UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE
+    return answer._replace(verdict=Verdict.TRANSLATE, params=_patched(data, _FLAGS, bytes([flags])))
+
+
+_STRINGS = ("pDriverVersionBuffer", "pVersionBuffer", "pTitleBuffer")
+_build_version = reader(BUILD_VERSION, "sizeOfStrings", *_STRINGS)
+_SIZE_OF_STRINGS = offset(BUILD_VERSION, "sizeOfStrings")
+
+
+def _get_build_version(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
+    """All three strings or none, and no more of them than the driver's own limit, which the guest sees.
+
+    rmapi_deprecated_control.c:V2_CONVERTER(_NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION).
+    """
+    if data is not None and len(data) == BUILD_VERSION.sizeof():
+        size, *strings = _build_version(data)
+        if not all(strings):
+            for name in _STRINGS:
+                data = _patched(data, offset(BUILD_VERSION, name), bytes(8))
+        elif size > nv.NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_MAX_STRING_SIZE:
+            clamped = nv.NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_MAX_STRING_SIZE
+            data = _patched(data, _SIZE_OF_STRINGS, clamped.to_bytes(4, "little"))
+    return decide(data, fds)
+
+
+DECIDE: Mapping[str, Special] = {
+    "alloc_memory": _alloc_memory,
+    "get_build_version": _get_build_version,
+    "uvm_initialize": _uvm_initialize,
+    "vid_heap_control": _vid_heap_control,
+}
+
+DUTIES: Mapping[str, str] = {
+    "alloc_memory": "NV01_MEMORY_SYSTEM: on NV_OK the named file may be mapped once, limit + 1 bytes, unless the flags say "
+    "otherwise; OS descriptors: pin the guest's pages until the object is freed",
+    "export_to_dmabuf_fd": "on NV_OK with a fresh fd: wrap the host's dma-buf in a new guest file, close-on-exec",
+    "map_memory": "on NV_OK the named file may be mapped once, params.length bytes, as the returned caching type says",
+    "uvm_initialize": "map UVM ranges of the guest at the same address for the host: offset == address",
+}
+"""What an embedder must do for a call beyond forwarding it, by handler."""

@@ -1,0 +1,99 @@
+"""The ports of a session: the guest's memory and fds, the host's driver, and what passes through them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from nvproxy_model.decide import Decision
+
+__all__ = ["Buffer", "FdTable", "File", "Files", "GuestMemory", "Host", "MapContext", "Pages", "Result"]
+
+
+class GuestMemory(Protocol):
+    """The guest's address space. Both raise MemoryFault for an address that is not there."""
+
+    def read(self, address: int, size: int, /) -> bytes: ...
+    def write(self, address: int, data: bytes, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Guest memory itself, pinned, in place of a copy: NV01_MEMORY_SYSTEM_OS_DESCRIPTOR."""
+
+    address: int
+    size: int
+    writable: bool
+
+
+@dataclass(slots=True)
+class Buffer:
+    """What the host is given: bytes, and for each pointer in them, by its offset, what it points at.
+
+    The pointers' own bytes are 0. A host puts real addresses there for the length of its call.
+    """
+
+    data: bytearray
+    pointers: dict[int, Buffer | Pages] = field(default_factory=dict)
+
+
+class Host(Protocol):
+    """The driver. Changes ``arg`` in place, as ioctl(2) would, and answers an errno, 0 for success."""
+
+    def ioctl(self, host_fd: int, request: int, arg: Buffer | None, /) -> int: ...
+
+
+class MapContext(NamedTuple):
+    """What a file may be mapped as, once: ``length`` bytes from offset 0, ``memory_type`` write-back, write-combine or uncached."""
+
+    length: int
+    memory_type: str
+
+
+@dataclass(slots=True, eq=False)
+class File:
+    """One open file of the guest's. ``kind`` is frontend, uvm, open-only, dma-buf or other.
+
+    ``references`` counts fds and mappings: the clients of a frontend file live as long as either (frontend_mmap.go).
+    """
+
+    kind: str
+    host_fd: int
+    control_device: bool = True
+    mapping: MapContext | None = None
+    references: int = 1
+
+
+class FdTable(Protocol):
+    """The guest's fds."""
+
+    def get(self, fd: int, /) -> File | None: ...
+
+    def install(self, file: File, /) -> int:
+        """Give a file the lowest free number. Raises OSError with the errno for the guest."""
+        ...
+
+    def remove(self, fd: int, /) -> File | None:
+        """Take a number away, as close(2) does."""
+        ...
+
+
+class Files(dict[int, File]):
+    """The plain FdTable: numbers to files."""
+
+    def install(self, file: File) -> int:
+        fd = next(number for number in range(len(self) + 1) if number not in self)
+        self[fd] = file
+        return fd
+
+    def remove(self, fd: int) -> File | None:
+        return self.pop(fd, None)
+
+
+class Result(NamedTuple):
+    """What ioctl(2) answers, the decision behind it, and the guest pages that the embedder may now unpin."""
+
+    ret: int
+    errno: int
+    decision: Decision | None = None
+    unpin: tuple[tuple[int, int], ...] = ()

@@ -1,0 +1,279 @@
+"""Replay a file of recorded nvproxy calls against a session whose host answers as the recording's did.
+
+The form is that of tests/data/nvproxy_vectors.json.xz: a header, and vectors in order, each with the guest's call and memory, what
+the host saw and wrote, and what the guest saw afterwards. Nothing here knows a vector by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nvproxy_model.errors import MemoryFault, NvproxyError
+from nvproxy_model.policy import Policy
+from nvproxy_model.ports import Buffer, File, Files, Pages
+from nvproxy_model.session import Session
+
+__all__ = ["Failure", "Memory", "ScriptedHost", "VectorsError", "load", "replay"]
+
+GUARD = b"\xaa" * 32
+"""What stands behind every argument before the call."""
+SENTRY_VA = b"SENTRYVA"
+"""What a recording shows in place of a host address."""
+_HOST_FDS = {"ctl": 1001, "dev0": 1002, "evt": 1003, "uvm": 1004, "cap": 1005, "reg": 1006}
+_KINDS = {"ctl": "frontend", "dev0": "frontend", "evt": "frontend", "uvm": "uvm", "cap": "open-only", "reg": "dma-buf"}
+
+
+class VectorsError(NvproxyError, ValueError):
+    """The file is not one of recorded vectors; the message names the vector and the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One vector whose outcome differs, and in what."""
+
+    name: str
+    what: str
+
+
+class Memory:
+    """Guest memory: one mapped range, zero where nothing was written."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        self.data = bytearray(last - first)
+
+    def _span(self, address: int, size: int) -> slice:
+        if not (self.first <= address and address + size <= self.last):
+            raise MemoryFault(f"{address:#x}+{size:#x}")
+        return slice(address - self.first, address - self.first + size)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes of the guest's. Raises MemoryFault."""
+        return bytes(self.data[self._span(address, size)])
+
+    def write(self, address: int, data: bytes) -> None:
+        """Raises MemoryFault, having written nothing."""
+        self.data[self._span(address, len(data))] = data
+
+
+@dataclass(slots=True)
+class ScriptedHost:
+    """A driver that answers one vector's host calls in order and notes what it saw."""
+
+    script: list[Mapping[str, Any]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    calls: int = 0
+
+    def ioctl(self, host_fd: int, request: int, arg: Buffer | None) -> int:
+        """Compare the call with the script and write the script's answer."""
+        if self.calls >= len(self.script):
+            self.wrong.append(f"host call {self.calls}: not in the recording: {request:#x}")
+            self.calls += 1
+            return 0
+        wanted = self.script[self.calls]
+        self.calls += 1
+        label = f"host call {self.calls - 1}"
+        if (host_fd, f"{request:#x}") != (wanted["host_fd"], wanted["cmd"]):
+            self.wrong.append(f"{label}: {host_fd} {request:#x}, recorded {wanted['host_fd']} {wanted['cmd']}")
+        self._compare(label, arg, wanted["data"], wanted.get("sentry_va_at"))
+        for block in wanted.get("deref") or ():
+            self._compare_block(f"{label}, behind {block['ptr_at']}", arg, block)
+        for answer in wanted.get("answer_writes") or ():
+            self._write(arg, answer)
+        return int(wanted.get("answer_errno") or 0)
+
+    def _compare(self, label: str, buffer: Buffer | Pages | None, data: str | None, addresses: list[int] | None) -> None:
+        if data is None:
+            return
+        if isinstance(buffer, Pages):
+            self.wrong.append(f"{label}: pinned pages, recorded bytes")
+            return
+        seen = bytearray(buffer.data) if buffer is not None else bytearray()
+        pointers = sorted(buffer.pointers) if buffer is not None else []
+        for at in pointers:
+            seen[at : at + 8] = SENTRY_VA
+        if pointers != sorted(addresses or []):
+            self.wrong.append(f"{label}: host addresses at {pointers}, recorded {addresses or []}")
+        if seen.hex() != data:
+            self.wrong.append(f"{label}: {seen.hex()}, recorded {data}")
+
+    def _compare_block(self, label: str, arg: Buffer | None, block: Mapping[str, Any]) -> None:
+        behind = arg.pointers.get(block["ptr_at"]) if arg is not None else None
+        if block.get("data") is not None:
+            if behind is None:
+                self.wrong.append(f"{label}: nothing there")
+            else:
+                self._compare(label, behind, block["data"], block.get("sentry_va_at"))
+        for inner in block.get("deref") or ():
+            self._compare_block(f"{label}/{inner['ptr_at']}", behind if isinstance(behind, Buffer) else None, inner)
+
+    def _write(self, arg: Buffer | None, answer: Mapping[str, Any]) -> None:
+        kind, *path = answer["at"].split("/")
+        target: Buffer | Pages | None = arg
+        for step in path:
+            target = target.pointers.get(int(step)) if isinstance(target, Buffer) else None
+        if kind != "arg" or not isinstance(target, Buffer):
+            self.wrong.append(f"the host writes behind {answer['at']}, where the session gave it nothing")
+            return
+        data = bytes.fromhex(answer["data"])
+        target.data[answer["off"] : answer["off"] + len(data)] = data
+
+
+_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "name": str,
+    "process": int,
+    "version": str,
+    "caps": str,
+    "device": str,
+    "fds": dict,
+    "cmd": str,
+    "in": str,
+    "mem": dict,
+    "errno": int,
+    "ret": int,
+    "out": str,
+    "reads": dict,
+    "guard_intact": bool,
+    "host": list,
+    "objects_added": list,
+    "objects_removed": list,
+}
+_AT = re.compile(r"arg(/[0-9]+)*\Z")
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The checked content of a vectors file, plain or .xz. Raises VectorsError, OSError."""
+    try:
+        raw = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        content = json.loads(raw)
+        header, vectors = content["header"], content["vectors"]
+        memory = header["guest_memory"]
+        first, last = _mapped(memory)
+    except (lzma.LZMAError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise VectorsError(f"{path}: not a vectors file: {type(error).__name__}: {error}") from None
+    if not isinstance(vectors, list) or last - first > 1 << 30:
+        raise VectorsError(f"{path}: not a vectors file")
+    for index, vector in enumerate(vectors):
+        _check(path, index, vector)
+    return {"header": header, "vectors": vectors, "mapped": (first, last), "base": int(memory["base"])}
+
+
+def _mapped(memory: Mapping[str, Any]) -> tuple[int, int]:
+    first, last = re.findall(r"0x[0-9a-fA-F]+", memory["mapped"])[:2]
+    return int(first, 16), int(last, 16)
+
+
+def _check(path: Path, index: int, vector: Any) -> None:
+    where = f"{path}: vector {index}"
+    if not isinstance(vector, dict):
+        raise VectorsError(f"{where}: not an object")
+    where += f" ({vector.get('name', 'no name')})"
+    for name, kind in _FIELDS.items():
+        if name not in vector or not isinstance(vector[name], kind):
+            raise VectorsError(f"{where}: field {name!r} is missing or of another type")
+    try:
+        texts = [vector["in"], vector["out"], *vector["mem"].values(), *vector["reads"].values()]
+        for address in (vector["cmd"], *vector["mem"], *vector["reads"]):
+            int(address, 16)
+        for call in vector["host"]:
+            int(call["cmd"], 16), int(call["host_fd"])
+            texts.append(call["data"] or "")
+            texts += list(_deref_texts(call.get("deref") or ()))
+            for answer in call.get("answer_writes") or ():
+                if not _AT.match(answer["at"]):
+                    raise ValueError(f"unknown 'at': {answer['at']!r}")
+                texts.append(answer["data"])
+                int(answer["off"])
+        for text in texts:
+            bytes.fromhex(text)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise VectorsError(f"{where}: {type(error).__name__}: {error}") from None
+
+
+def _deref_texts(blocks: Any) -> Iterator[str]:
+    for block in blocks:
+        int(block["ptr_at"])
+        if block.get("data") is not None:
+            yield block["data"]
+        yield from _deref_texts(block.get("deref") or ())
+
+
+def replay(content: Mapping[str, Any]) -> tuple[int, list[Failure]]:
+    """How many vectors pass, and the failures of the others. Each process is a fresh session; state carries over within it.
+
+    Raises NvproxyError or ValueError where a vector names a driver version or capability that does not exist.
+    """
+    passed, failures = 0, []
+    process, session, host, memory = None, None, ScriptedHost(), Memory(*content["mapped"])
+    for vector in content["vectors"]:
+        if session is None or vector["process"] != process:
+            process = vector["process"]
+            policy = Policy.for_driver(vector["version"], vector["caps"], allow_unsupported=True)
+            fds = Files(
+                {
+                    number: File(_KINDS.get(role, "other"), _HOST_FDS.get(role, 1999), control_device=role != "dev0")
+                    for role, number in vector["fds"].items()
+                }
+            )
+            host = ScriptedHost()
+            memory = Memory(*content["mapped"])
+            session = Session(policy, memory, fds, host)
+        wrong = _one(vector, session, host, memory, content["base"])
+        if wrong:
+            failures.append(Failure(vector["name"], "; ".join(wrong)))
+        else:
+            passed += 1
+    return passed, failures
+
+
+def _one(vector: Mapping[str, Any], session: Session, host: ScriptedHost, memory: Memory, base: int) -> list[str]:
+    argument = bytes.fromhex(vector["in"])
+    memory.data[:] = bytes(len(memory.data))
+    memory.write(base, argument + GUARD)
+    for address, data in vector["mem"].items():
+        memory.write(int(address, 16), bytes.fromhex(data))
+    host.script, host.wrong, host.calls = vector["host"], [], 0
+    before = {str(obj) for obj in session.objects()}
+    untouched = bytes(memory.data)
+    result = session.ioctl(vector["fds"][vector["device"]], int(vector["cmd"], 16), base)
+    after = {str(obj) for obj in session.objects()}
+    wrong = list(host.wrong)
+
+    def differ(what: str, seen: Any, recorded: Any) -> None:
+        if seen != recorded:
+            wrong.append(f"{what}: {seen}, recorded {recorded}")
+
+    differ("ret", result.ret if not result.errno else vector["ret"], vector["ret"])
+    differ("errno", result.errno, vector["errno"])
+    differ("host calls", host.calls, len(vector["host"]))
+    differ("out", memory.read(base, len(argument)).hex(), vector["out"])
+    for address, data in vector["reads"].items():
+        differ(f"memory at {address}", memory.read(int(address, 16), len(data) // 2).hex(), data)
+    differ("guard intact", memory.read(base + len(argument), len(GUARD)) == GUARD, vector["guard_intact"])
+    differ("objects added", sorted(after - before), sorted(vector["objects_added"]))
+    differ("objects removed", sorted(before - after), sorted(vector["objects_removed"]))
+    wrong += _leaks(vector, memory, untouched, base, len(argument))
+    return wrong
+
+
+def _leaks(vector: Mapping[str, Any], memory: Memory, untouched: bytes, base: int, size: int) -> Iterator[str]:
+    """Guest memory outside what the vector lists may have changed only as the host's own answers imply."""
+    listed = [(base - memory.first, size)]
+    listed += [(int(address, 16) - memory.first, len(data) // 2) for address, data in vector["reads"].items()]
+    answers = [answer for call in vector["host"] for answer in call.get("answer_writes") or () if answer["at"] != "arg"]
+    now = bytearray(memory.data)
+    for at, length in listed:
+        now[at : at + length] = untouched[at : at + length]
+    if now != untouched:
+        allowed = b"".join(bytes.fromhex(answer["data"]) for answer in answers)
+        changed = bytes(new for new, old in zip(now, untouched, strict=True) if new != old)
+        if not changed or any(byte not in allowed for byte in changed):
+            yield "guest memory changed where nothing was written to it"
+    if SENTRY_VA in memory.data and SENTRY_VA not in untouched:
+        yield "a host address stands in guest memory"
