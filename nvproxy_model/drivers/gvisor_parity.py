@@ -1,0 +1,503 @@
+"""A gVisor checkout's tables and Go structs against what the driver's headers say, version by version.
+
+Every row is checked at every version of gVisor's tree that has public sources: the number under the driver's name, each
+struct that the row names, its Go type field by field, and -- for structs that nvproxy forwards as bytes -- that they hold no
+pointer and no fd. Nothing is sampled; a version that cannot be checked is reported as such.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nvproxy_model.drivers.gosource import Unread
+from nvproxy_model.drivers.gvisor import TABLES, Entry, Nvproxy, Version
+from nvproxy_model.drivers.release import Release, control_struct
+from nvproxy_model.layout import Field, Layout
+
+__all__ = ["KINDS", "Finding", "Parity", "VersionReport", "compare", "compare_layouts", "looks_like_fd"]
+
+KINDS: Mapping[str, str] = {
+    # kind -> what it says; the ones below the line are notes, which are no difference
+    "number-differs": "the driver gives the name another number",
+    "name-missing": "the driver has no constant of the row's name",
+    "struct-missing": "the driver has no struct of the name",
+    "size-differs": "the Go type has another size than the driver's struct",
+    "field-missing": "a member of the driver's struct is padding, or nothing, in the Go type",
+    "field-extra": "the Go type has a member where the driver's struct has none",
+    "pointer-differs": "a pointer on one side is an integer on the other",
+    "handle-differs": "an NvHandle on one side is an integer on the other",
+    "sign-differs": "signed on one side, unsigned on the other",
+    "union-member-differs": "a Go type that stands for one member of a union differs from it",
+    "simple-pointer": "a struct that is forwarded as bytes holds a pointer",
+    "simple-fd": "a struct that is forwarded as bytes holds an fd",
+    "handler-struct": "the handler reads another Go type than the row names",
+    "rows-unmatched": "a row has a handler and no struct list, or the reverse",
+    "constant-differs": "a constant of pkg/abi/nvgpu has another value in the driver",
+    "name-differs": "same offset, size and kind, other name",
+    "number-renamed": "the row's own constant is not in the driver, whose name for the number the row gives",
+    "caps-flip": "a version admits a row under other capabilities than its parent",
+    "row-dropped": "a version drops a row whose number the driver still has",
+    "no-struct-named": "nothing says which driver struct the row uses",
+}
+NOTES = frozenset({"name-differs", "number-renamed", "caps-flip", "row-dropped", "no-struct-named"})
+
+_SCALARS = {"NvHandle": 4, "NvU32": 4, "NvU64": 8, "NvS32": 4}
+_PAD = re.compile(r"_|(pad|padding|reserved|rsvd)[0-9a-z]*|.*(_pad|_padding|_reserved|padding[0-9]*|reserved[0-9]*)", re.IGNORECASE)
+_GO_PAD = re.compile(r"_|[Pp]ad(ding)?\d*")
+_FD = re.compile(r"(^|_|[a-z])(fd|Fd|FD|fds|Fds|FDs)\d*$|descriptor$|^notificationHandle$|^pOsEvent$", re.IGNORECASE)
+_VARIANT = re.compile(r"_?V(\d{3})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference or note. ``base`` is gVisor's value, ``next`` the driver's."""
+
+    kind: str
+    name: str
+    """``table NAME`` for a row, else the name of a type or constant of pkg/abi/nvgpu."""
+    detail: str
+    base: int | str | None
+    next: int | str | None
+    where: str
+    """``file:line`` in the checkout."""
+    versions: tuple[str, ...]
+    """Every version at which it holds, in the order of gVisor's tree."""
+
+    @property
+    def is_note(self) -> bool:
+        return self.kind in NOTES
+
+
+@dataclass(frozen=True, slots=True)
+class VersionReport:
+    """One version of gVisor's tree: ``status`` is same, different or not-checkable (then ``reason`` says why)."""
+
+    version: str
+    supported: bool
+    registered: bool
+    status: str
+    reason: str
+    rows: int
+    structs: int
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The whole comparison. ``verdict`` is same, different, or unknown where something could not be read or compared."""
+
+    revision: str
+    versions: tuple[VersionReport, ...]
+    findings: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+    unread: tuple[Unread, ...]
+
+    @property
+    def compared(self) -> int:
+        return sum(report.status != "not-checkable" for report in self.versions)
+
+    @property
+    def verdict(self) -> str:
+        if self.unread or not self.compared:
+            return "unknown"
+        return "different" if self.findings else "same"
+
+
+@dataclass
+class _Gathered:
+    """Findings by everything but the version, so that one that holds at 30 versions is one finding."""
+
+    order: dict[tuple[str, str, str, int | str | None, int | str | None, str], list[str]] = field(default_factory=dict)
+
+    def add(
+        self, version: str, kind: str, name: str, detail: str, base: int | str | None, next_: int | str | None, where: str
+    ) -> None:
+        versions = self.order.setdefault((kind, name, detail, base, next_, where), [])
+        if version not in versions:
+            versions.append(version)
+
+    def at(self, version: str) -> bool:
+        return any(version in versions and key[0] not in NOTES for key, versions in self.order.items())
+
+    def findings(self) -> list[Finding]:
+        rank = {kind: index for index, kind in enumerate(KINDS)}
+        found = [Finding(*key, tuple(versions)) for key, versions in self.order.items()]
+        return sorted(found, key=lambda f: (rank[f.kind], f.name, f.detail, f.where))
+
+
+def release_name(version: str, known: Iterable[str]) -> str | None:
+    """A version as the driver's tags spell it: nvproxy prints 550.67 as 550.67.00."""
+    names = set(known)
+    short = version.removesuffix(".00")
+    return version if version in names else short if short in names else None
+
+
+def compare(
+    nvproxy: Nvproxy, known: Iterable[str], release: Callable[[str], Release], progress: Callable[[], None] = lambda: None
+) -> Parity:
+    """Checks every version of ``nvproxy`` against the driver releases that ``known`` names and ``release`` reads."""
+    known = tuple(known)
+    gathered = _Gathered()
+    comparer = _Comparer(nvproxy, gathered)
+    reports: list[VersionReport] = []
+    for version in nvproxy.versions.values():
+        comparer.inner_checks(version)
+        tag = release_name(version.version, known)
+        rows = sum(map(len, version.tables.values()))
+        reason, structs = "no public source of this release", 0
+        if tag is not None:
+            structs = comparer.check(version, release(tag))
+            reason = ""
+        reports.append(VersionReport(version.version, version.supported, version.registered, "", reason, rows, structs))
+        progress()
+    done = tuple(
+        VersionReport(
+            r.version,
+            r.supported,
+            r.registered,
+            "not-checkable" if r.reason else "different" if gathered.at(r.version) else "same",
+            r.reason,
+            r.rows,
+            r.structs,
+        )
+        for r in reports
+    )
+    findings = gathered.findings()
+    return Parity(
+        nvproxy.revision,
+        done,
+        tuple(f for f in findings if not f.is_note),
+        tuple(f for f in findings if f.is_note),
+        nvproxy.unread,
+    )
+
+
+class _Comparer:
+    def __init__(self, nvproxy: Nvproxy, gathered: _Gathered) -> None:
+        self.nvproxy, self.gathered = nvproxy, gathered
+        self.used_types = {
+            name
+            for version in nvproxy.versions.values()
+            for entry in _entries(version)
+            for name in (entry.handler_type, *(struct.go_type for struct in entry.structs or ()))
+            if name
+        }
+        self.keys = {entry.symbol for version in nvproxy.versions.values() for entry in _entries(version)}
+        self.go_layouts: dict[str, Layout] = {}
+        unread = {item.what for item in nvproxy.unread}
+        for name in nvproxy.nvgpu.struct_names:
+            if name not in unread:
+                self.go_layouts[name] = nvproxy.nvgpu.layout(name)
+        self.compared: dict[tuple[str, Layout], tuple[tuple[str, str, int | str | None, int | str | None], ...]] = {}
+
+    # What needs no driver.
+
+    def inner_checks(self, version: Version) -> None:
+        for what in version.unmatched:
+            table, _, rest = what.partition(" ")
+            name, _, detail = rest.partition(": ")
+            self.gathered.add(version.version, "rows-unmatched", f"{table} {name}", detail, None, None, "pkg/sentry/devices/nvproxy/version.go:1")
+        for entry in _entries(version):
+            types = [struct.go_type for struct in entry.structs or () if struct.go_type]
+            if entry.handler_type and types and entry.handler_type not in types:
+                self._row(version, entry, "handler-struct", "the handler's type and the row's", entry.handler_type, types[0])
+        parent = self.nvproxy.versions.get(version.parent or "")
+        if parent is None:
+            return
+        for table in TABLES:
+            for number, entry in version.tables[table].items():
+                before = parent.tables[table].get(number)
+                if before is not None and before.caps is not None and entry.caps is not None and before.caps != entry.caps:
+                    lost = sorted(set(before.caps) - set(entry.caps))
+                    gained = sorted(set(entry.caps) - set(before.caps))
+                    detail = " ".join([f"+{cap}" for cap in gained] + [f"-{cap}" for cap in lost])
+                    self._row(version, entry, "caps-flip", f"{detail} (parent {parent.version})", ",".join(entry.caps), ",".join(before.caps))
+
+    def _row(
+        self, version: Version, entry: Entry, kind: str, detail: str, base: int | str | None, next_: int | str | None
+    ) -> None:
+        self.gathered.add(version.version, kind, f"{entry.table} {entry.symbol}", detail, base, next_, entry.where)
+
+    # Against one release.
+
+    def check(self, version: Version, release: Release) -> int:
+        """Checks one version; returns how many structs were found in the driver and compared."""
+        numbers: dict[int, list[str]] | None = None
+        structs: set[str] = set()
+        for entry in _entries(version):
+            name = entry.name or (entry.symbol if re.fullmatch(r"[A-Za-z]\w*", entry.symbol) else None)
+            value = release.constants.get(name) if name else None
+            if name is not None and value is None and not (entry.name is None and entry.structs == ()):
+                numbers = numbers if numbers is not None else _by_number(release)
+                others = _alike(name, numbers.get(entry.number, []))
+                detail = f"{name} is not defined" + (f"; {entry.number:#x} is {others[0]}" if others else "")
+                self._row(version, entry, "name-missing", detail, entry.number, None)
+            elif value is not None and value != entry.number:
+                self._row(version, entry, "number-differs", f"{name}", entry.number, value)
+            structs |= self._check_structs(version, entry, name, release)
+        self._dropped(version, release)
+        self._loose(version, release)
+        return len(structs)
+
+    def _check_structs(self, version: Version, entry: Entry, name: str | None, release: Release) -> set[str]:
+        found: set[str] = set()
+        for struct_name, go_type in self._structs_of(version, entry, name, release):
+            if struct_name in _SCALARS:
+                if go_type is not None and self.go_layouts[go_type].size != _SCALARS[struct_name]:
+                    size = self.go_layouts[go_type].size
+                    self._row(version, entry, "size-differs", f"{struct_name} ({go_type})", size, _SCALARS[struct_name])
+                continue
+            layout = release.structs.get(struct_name)
+            if layout is None:
+                near = difflib.get_close_matches(struct_name, list(release.structs), 1, 0.85)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                self._row(version, entry, "struct-missing", f"{struct_name} is not defined{hint}", go_type, None)
+                continue
+            found.add(struct_name)
+            if go_type is None:
+                self._check_simple(version, entry, layout, release)
+            elif go_type in self.go_layouts:
+                self._check_type(version, entry, go_type, struct_name, layout)
+        return found
+
+    def _structs_of(
+        self, version: Version, entry: Entry, name: str | None, release: Release
+    ) -> Iterator[tuple[str, str | None]]:
+        """The driver's structs of a row and their Go types: as it says, else by Go type, else by the rule for controls."""
+        if entry.structs is not None:
+            yield from ((struct.name, struct.go_type) for struct in entry.structs)
+            return
+        if entry.handler_type is not None:
+            driver_name = "NvHandle" if entry.handler_type == "Handle" else _driver_name(entry.handler_type, release)
+            if driver_name is not None:
+                yield driver_name, entry.handler_type
+                return
+        elif entry.table == "control" and name is not None:
+            ruled = control_struct(release, name)
+            if ruled is not None and entry.handler == "rmControlSimple":
+                yield ruled, None
+                return
+        detail = f"handler {entry.handler}" + (f"[{entry.handler_type}]" if entry.handler_type else "")
+        self._row(version, entry, "no-struct-named", detail, None, None)
+
+    def _check_simple(self, version: Version, entry: Entry, layout: Layout, release: Release) -> None:
+        pointers = {leaf.path for leaf in layout.leaves() if leaf.base == "ptr"}
+        embedded = release.embedded.get(entry.name or entry.symbol, ())
+        for path in sorted(pointers | set(embedded)):
+            reason = "type" if path in pointers else "embedded_param_copy.c: embeddedParamCopyIn()"
+            self._row(version, entry, "simple-pointer", f"{layout.name}.{path} by {reason}", entry.handler, None)
+        for leaf in layout.leaves():
+            if leaf.base != "ptr" and looks_like_fd(leaf.path, leaf.base):
+                self._row(version, entry, "simple-fd", f"{layout.name}.{leaf.path} ({leaf.type})", entry.handler, leaf.offset)
+
+    def _check_type(self, version: Version, entry: Entry, go_type: str, struct_name: str, layout: Layout) -> None:
+        for kind, detail, base, next_ in self._layouts(go_type, layout):
+            self._row(version, entry, kind, f"{struct_name} ({go_type}): {detail}", base, next_)
+        go = self.go_layouts[go_type]
+        for member in _overlaid(go, layout):
+            for name in _union_types(go_type, member.name, self.go_layouts):
+                if member.record is not None:
+                    self._union_member(version, name, f"{struct_name}.{member.name}", member.record)
+
+    def _union_member(self, version: Version, go_type: str, path: str, layout: Layout) -> None:
+        self.used_types.add(go_type)
+        go = self.go_layouts[go_type]
+        where = self.nvproxy.nvgpu.where(go_type)
+        if go.size != layout.size:
+            kind, detail = "union-member-differs", f"{path}: size"
+            self.gathered.add(version.version, kind, go_type, detail, go.size, layout.size, where)
+        for kind, detail, base, next_ in self._layouts(go_type, layout):
+            if kind not in ("size-differs", "name-differs"):
+                self.gathered.add(version.version, "union-member-differs", go_type, f"{path}: {detail} ({kind})", base, next_, where)
+
+    def _layouts(self, go_type: str, layout: Layout) -> tuple[tuple[str, str, int | str | None, int | str | None], ...]:
+        key = (go_type, layout)
+        if key not in self.compared:
+            self.compared[key] = tuple(compare_layouts(self.go_layouts[go_type], layout))
+        return self.compared[key]
+
+    def _dropped(self, version: Version, release: Release) -> None:
+        parent = self.nvproxy.versions.get(version.parent or "")
+        if parent is None:
+            return
+        for table in TABLES:
+            for number, entry in parent.tables[table].items():
+                name = entry.name or entry.symbol
+                if number not in version.tables[table] and release.constants.get(name) == number:
+                    self._row(version, entry, "row-dropped", f"the driver still has {name}", None, number)
+
+    def _loose(self, version: Version, release: Release) -> None:
+        """Constants that are no row's key, and types that no row names, where the driver has the same name."""
+        nvgpu = self.nvproxy.nvgpu
+        unread = {item.what for item in self.nvproxy.unread}
+        for name in nvgpu.constant_names:
+            if name in self.keys or name in unread:
+                continue
+            value, actual = nvgpu.constant(name).value, release.constants.get(name)
+            if actual is not None and isinstance(value, int) and value != actual:
+                moved = next((other for other in release.constants if other.startswith(f"{name}_V") and release.constants[other] == value), None)
+                detail = "value" + (f"; {value} is the driver's {moved}" if moved else "")
+                self.gathered.add(version.version, "constant-differs", name, detail, value, actual, nvgpu.where(name))
+        for go_type, layout in self._loose_types(version, release):
+            for kind, detail, base, next_ in self._layouts(go_type, layout):
+                self.gathered.add(version.version, kind, go_type, detail, base, next_, nvgpu.where(go_type))
+
+    def _loose_types(self, version: Version, release: Release) -> Iterator[tuple[str, Layout]]:
+        """Of the variants X, X_V550, X_V570 the one for this version: the newest that is not newer than it."""
+        major = int(version.version.partition(".")[0])
+        chosen: dict[str, tuple[int, str]] = {}
+        for go_type in self.go_layouts:
+            match = _VARIANT.search(go_type)
+            since = int(match[1]) if match else 0
+            stem = go_type[: match.start()] if match else go_type
+            if since <= major and since >= chosen.get(stem, (0, ""))[0]:
+                chosen[stem] = (since, go_type)
+        for stem, (_, go_type) in chosen.items():
+            layout = release.structs.get(stem)
+            if layout is not None and go_type not in self.used_types:
+                yield go_type, layout
+
+
+def _entries(version: Version) -> Iterator[Entry]:
+    for table in TABLES:
+        yield from version.tables[table].values()
+
+
+def _by_number(release: Release) -> dict[int, list[str]]:
+    numbers: dict[int, list[str]] = {}
+    for name, value in release.constants.items():
+        numbers.setdefault(value, []).append(name)
+    return numbers
+
+
+def _alike(name: str, others: list[str]) -> list[str]:
+    """Of the driver's names for a number those of the same family (NV2080_CTRL_CMD_..., UVM_...), nearest first."""
+    family = name.split("_")[0]
+    return difflib.get_close_matches(name, [other for other in others if other.split("_")[0] == family], 1, 0.5)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _driver_name(go_type: str, release: Release) -> str | None:
+    """The driver's struct for a Go type by its name alone: NVOS55Parameters, or NV503C_ALLOC_PARAMETERS_V545."""
+    for candidate in (go_type, _VARIANT.sub("", go_type)):
+        if candidate in release.structs:
+            return candidate
+    wanted = _plain(_VARIANT.sub("", go_type))
+    matches = [name for name in release.structs if _plain(name) == wanted]
+    return matches[0] if len(matches) == 1 else None
+
+
+def looks_like_fd(path: str, base: str) -> bool:
+    """Whether a member's name says that it carries an fd: ``fd``, ``rmCtrlFd``, ``devDescriptor``, ``notificationHandle``."""
+    name = path.rpartition(".")[2]
+    return base in ("s32", "u32", "u64", "s64") and _FD.search(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    path: str
+    offset: int
+    size: int
+    type: str
+    base: str
+    pad: bool
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+def _spans(layout: Layout, prefix: str = "", base: int = 0) -> Iterator[_Span]:
+    """Scalars and arrays of scalars; an array of records at its first element, and its whole extent as one more span."""
+    for member in layout.fields:
+        path, offset = prefix + member.name, base + member.offset
+        pad = _GO_PAD.fullmatch(member.name) is not None
+        if member.record is None or member.base != "record":
+            yield _Span(path, offset, member.size, member.type, member.base, pad)
+            continue
+        if member.dims:
+            yield _Span(path + "[]" * len(member.dims), offset, member.size, "array", "record", pad)
+        yield from _spans(member.record, path + "[]" * len(member.dims) + ".", offset)
+
+
+def _extents(layout: Layout, base: int = 0) -> Iterator[tuple[int, int]]:
+    """Offset and size of every member, records and unions included."""
+    for member in layout.fields:
+        yield base + member.offset, member.size
+        if member.record is not None:
+            yield from _extents(member.record, base + member.offset)
+
+
+def compare_layouts(go: Layout, driver: Layout) -> Iterator[tuple[str, str, int | str | None, int | str | None]]:
+    """Differences of a Go layout (first value) from a driver's (second): (kind, detail, Go's, driver's).
+
+    A Go byte array may stand for a whole record or union of the driver; a Go member may stand for one member of a union.
+    """
+    if go.size != driver.size:
+        yield "size-differs", "size", go.size, driver.size
+    ours = list(_spans(go))
+    theirs = list(_spans(driver))
+    by_place: dict[tuple[int, int], list[_Span]] = {}
+    for span in theirs:
+        by_place.setdefault((span.offset, span.size), []).append(span)
+    extents = set(_extents(driver)) | {(0, driver.size)}
+    covered: list[tuple[int, int]] = []
+    for span in ours:
+        if span.pad:
+            continue
+        covered.append((span.offset, span.end))
+        matches = by_place.get((span.offset, span.size))
+        if matches:
+            yield from _compare_span(span, _best(span, matches))
+        elif not (span.base == "u8" and (span.offset, span.size) in extents):
+            there = [t.path for t in theirs if t.offset < span.end and span.offset < t.end and not _is_padding(t)]
+            detail = f"{span.path} at {span.offset}, {span.size} bytes; the driver has {', '.join(there[:3]) or 'nothing'} there"
+            yield "field-extra", detail, span.offset, None
+    for span in theirs:
+        if not _is_padding(span) and not any(start < span.end and span.offset < end for start, end in covered):
+            yield "field-missing", f"{span.path} at {span.offset}, {span.size} bytes", None, span.offset
+
+
+def _is_padding(span: _Span) -> bool:
+    return _PAD.fullmatch(span.path.rpartition(".")[2]) is not None
+
+
+def _best(span: _Span, matches: list[_Span]) -> _Span:
+    """Of a union's members in one place the one with the Go member's kind and name."""
+    wanted = _plain(span.path.rpartition(".")[2])
+    return min(matches, key=lambda m: (m.base != span.base, _plain(m.path.rpartition(".")[2]) != wanted, m.path))
+
+
+def _compare_span(ours: _Span, theirs: _Span) -> Iterator[tuple[str, str, int | str | None, int | str | None]]:
+    detail = f"{ours.path} at {ours.offset}, the driver's {theirs.path}"
+    if (ours.base == "ptr") != (theirs.base == "ptr"):
+        yield "pointer-differs", detail, ours.type, theirs.type
+    elif (ours.type == "Handle") != (theirs.type == "NvHandle"):
+        yield "handle-differs", detail, ours.type, theirs.type
+    elif ours.base[0] != theirs.base[0] and {ours.base[0], theirs.base[0]} == {"s", "u"} and ours.size > 1 and ours.base[1:] != "8":
+        yield "sign-differs", detail, ours.type, theirs.type
+    left, right = (_plain(span.path.rpartition(".")[2]) for span in (ours, theirs))
+    # Go names drop NVIDIA's prefixes: Bar1Mapping is bBar1Mapping, InfoList is busInfoList.
+    if not (left.endswith(right) or right.endswith(left)):
+        yield "name-differs", f"at {ours.offset}", ours.path, theirs.path
+
+
+def _overlaid(go: Layout, driver: Layout) -> Iterator[Field]:
+    """Members of the driver's unions that the Go type has as a byte array."""
+    arrays = {(f.offset, f.size) for f in go.fields if f.base == "u8" and f.dims}
+    for member in driver.fields:
+        union = member.record
+        if union is not None and union.kind == "union" and not member.dims and (member.offset, member.size) in arrays:
+            yield from (inner for inner in union.fields if inner.record is not None)
+
+
+def _union_types(go_type: str, member: str, types: Mapping[str, Layout]) -> list[str]:
+    """Go types named after a struct and one of its union's members: NVOS32_PARAMETERS, AllocSize -> NVOS32AllocSize."""
+    stem = re.sub(r"(_?V\d{3})?$", "", go_type)
+    stem = re.sub(r"_?(PARAMETERS|PARAMS|Parameters|Params)$", "", stem)
+    return [name for name in types if _plain(_VARIANT.sub("", name)) == _plain(stem + member)]

@@ -1,0 +1,199 @@
+"""Parse releases of a source in processes of their own: as many as there are processors, and limited.
+
+A parsing process has no file but its pipe, bounded memory and bounded processor time for each release (confine.py), so
+that a header can at worst end its parser, which is then an error with a name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
+
+from nvproxy_model.drivers.cache import Cache
+from nvproxy_model.drivers.confine import confine, drop_descriptors, limit_processor
+from nvproxy_model.drivers.headers import EXTRACTION, SDK, Wanted, extract
+from nvproxy_model.drivers.release import Release, pack_release, unpack_release
+from nvproxy_model.errors import SourceError
+
+if TYPE_CHECKING:
+    from nvproxy_model.drivers.sources import Source
+
+__all__ = ["CPU_SECONDS", "MEMORY", "parse_releases"]
+
+CPU_SECONDS = 60
+"""Processor seconds for one release; a full reading takes two."""
+MEMORY = 3 << 30
+"""Bytes of address space for one parser."""
+MAX_WORKERS = 4
+
+_JOB = tuple[Mapping[str, str], Mapping[str, bytes], "Wanted | None"]
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def parse_releases(source: Source, versions: list[str], wanted: Wanted | None, use_cache: bool) -> Iterator[Release]:
+    """The releases in order. Releases with the same headers are parsed once, and not at all when the cache has them."""
+    from importlib.metadata import version as installed
+
+    cache = Cache() if use_cache else None
+    modeset = wanted is None or wanted.modeset
+    names = None if wanted is None else (sorted(wanted.structs), sorted(wanted.constants))
+    tool = _digest(EXTRACTION, installed("libclang"), names)
+    keys: list[str] = []
+    jobs: dict[str, tuple[str, dict[str, str]]] = {}
+    answers: dict[str, bytes] = {}
+    listed: dict[int, str] = {}
+    for version in versions:
+        files = source.files(version)
+        if id(files) not in listed:
+            files_key = _digest("closure", EXTRACTION, modeset, sorted(files.items()))
+            stored = cache.get(files_key) if cache else None
+            if stored is not None:
+                closed: dict[str, str] = {path: files[path] for path in json.loads(stored)}
+            else:
+                try:
+                    closed = source.closure(files, modeset)
+                except SourceError as error:
+                    raise SourceError(_located(source, version, error)) from None
+                if cache:
+                    cache.put(files_key, json.dumps(sorted(closed)).encode())
+            key = _digest("release", tool, sorted(closed.items()))
+            listed[id(files)] = key
+            if key not in jobs and key not in answers:
+                stored = cache.get(key) if cache else None
+                if stored is not None:
+                    answers[key] = stored
+                else:
+                    jobs[key] = (version, closed)
+        keys.append(listed[id(files)])
+    uses = Counter(keys)
+    unpacked: dict[str, Release] = {}
+    parsed = _parse(source, jobs, wanted) if jobs else iter(())
+    try:
+        for version, key in zip(versions, keys, strict=True):
+            while key not in answers and key not in unpacked:
+                done, answer = next(parsed)
+                answers[done] = answer
+                if cache:
+                    cache.put(done, answer)
+            release = unpacked.get(key)
+            if release is None:
+                release = unpack_release(version, json.loads(answers.pop(key)), str(source.path), source.table)
+                if uses[key] > 1:
+                    unpacked[key] = release
+            uses[key] -= 1
+            if not uses[key]:
+                unpacked.pop(key, None)
+            yield Release(
+                version,
+                release.headers,
+                release.structs,
+                release.constants,
+                release.enums,
+                release.params,
+                release.embedded,
+                release.origin,
+            )
+    finally:
+        if isinstance(parsed, Iterator) and hasattr(parsed, "close"):
+            parsed.close()
+        if cache:
+            cache.trim()
+
+
+def _located(source: Source, version: str, error: SourceError | str) -> str:
+    text = str(error)
+    return text if text.startswith(str(source.path)) else f"{source.path}: {version}: {text}"
+
+
+class _Parser:
+    """One parsing process and what it holds: the blobs of its last release, so that only new ones are sent."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self.connection), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.blobs: set[str] = set()
+
+    def ask(self, source: Source, files: Mapping[str, str], wanted: Wanted | None) -> None:
+        blobs = set(files.values())
+        self.connection.send((files, source.read(sorted(blobs - self.blobs)), wanted))
+        self.blobs = blobs
+
+    def close(self) -> None:
+        self.connection.close()
+        self._process.kill()
+        self._process.join()
+
+
+def _parse(source: Source, jobs: Mapping[str, tuple[str, dict[str, str]]], wanted: Wanted | None) -> Iterator[tuple[str, bytes]]:
+    """(key, packed release as JSON) as they are done."""
+    queue = list(jobs)
+    queue.reverse()
+    count = min(len(jobs), len(os.sched_getaffinity(0)), MAX_WORKERS)
+    parsers = [_Parser() for _ in range(count)]
+    busy: dict[Connection, tuple[_Parser, str]] = {}
+    try:
+        idle = list(parsers)
+        while queue or busy:
+            while queue and idle:
+                parser, key = idle.pop(), queue.pop()
+                version, files = jobs[key]
+                try:
+                    parser.ask(source, files, wanted)
+                except SourceError as error:
+                    raise SourceError(_located(source, version, error)) from None
+                except OSError:
+                    raise SourceError(_located(source, version, "its parser could not be started")) from None
+                busy[parser.connection] = (parser, key)
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                parser, key = busy.pop(ready)
+                version = jobs[key][0]
+                try:
+                    verdict, _, answer = ready.recv_bytes().partition(b"\n")
+                except (EOFError, OSError):
+                    limits = f"{CPU_SECONDS} s of processor time, {MEMORY >> 30} GiB"
+                    raise SourceError(_located(source, version, f"the parser gave up on its headers (limits: {limits})")) from None
+                if verdict != b"release":
+                    raise SourceError(_located(source, version, answer.decode("utf-8", "replace")))
+                idle.append(parser)
+                yield key, answer
+    finally:
+        for parser in parsers:
+            parser.close()
+
+
+def _serve(connection: Connection, other: Connection) -> None:
+    """The parsing process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    other.close()
+    drop_descriptors(connection.fileno())
+    # Load all that parsing needs while files can still be opened.
+    extract({f"{SDK}/nvos.h": b"struct s { int f; };"}, Wanted(frozenset({"s"}), frozenset({"C"})))
+    confine(MEMORY)
+    blobs: dict[str, bytes] = {}
+    with connection:
+        while True:
+            try:
+                files, fresh, wanted = connection.recv()
+            except EOFError:
+                return
+            limit_processor(CPU_SECONDS)
+            blobs = {blob: fresh[blob] if blob in fresh else blobs[blob] for blob in files.values()}
+            try:
+                packed = pack_release(extract({path: blobs[blob] for path, blob in files.items()}, wanted))
+                connection.send_bytes(b"release\n" + json.dumps(packed, separators=(",", ":")).encode())
+            except SourceError as error:
+                connection.send_bytes(b"error\n" + str(error).encode("utf-8", "replace"))

@@ -1,0 +1,237 @@
+"""Expectations that somebody else's project keeps about the driver's ABI, and which releases break them.
+
+A pin file is YAML::
+
+    pin: 1
+    driver: 570.86.15            # where the values were taken; a remark, not a limit
+    structs:
+      NV_MEMORY_ALLOCATION_PARAMS:
+        size: 128
+        offsets: {owner: 0, flags: 8}       # dotted paths below the struct
+    constants:
+      NV01_MEMORY_SYSTEM: 0x3e
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import yaml
+
+from nvproxy_model.drivers.release import Release
+from nvproxy_model.errors import NvproxyError
+from nvproxy_model.layout import Layout
+
+__all__ = ["Break", "Pin", "PinError", "PinReport", "check", "dump", "load", "offsets"]
+
+MAX_FILE = 1 << 20
+MAX_PINS = 100_000
+
+
+class PinError(NvproxyError, ValueError):
+    """A pin file that is not one, or that names nothing."""
+
+
+class Releases(Protocol):
+    """What pins are checked against; recorded facts and sources are both of this shape."""
+
+    @property
+    def versions(self) -> Sequence[str]: ...
+    def parent(self, version: str) -> str | None: ...
+    def release(self, version: str) -> Release: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One expectation: ``what`` is size, offset or value; ``path`` the field's for an offset, else empty."""
+
+    name: str
+    what: str
+    path: str
+    value: int
+
+    def __str__(self) -> str:
+        return f"{self.name}.{self.path} offset" if self.path else f"{self.name} {self.what}"
+
+    def actual(self, release: Release) -> int | None:
+        """The release's own value; None where it has no such struct, field or constant."""
+        if self.what == "value":
+            return release.constants.get(self.name)
+        layout = release.structs.get(self.name)
+        if layout is None:
+            return None
+        return layout.size if self.what == "size" else offset_of(layout, self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A release at which a pin stops holding while it held at its parent (or that has no parent); ``actual`` None: absent."""
+
+    version: str
+    actual: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PinReport:
+    """One pin over all releases. ``first`` are the breaks in order of ancestry, several where branches break apart."""
+
+    pin: Pin
+    holds: tuple[str, ...]
+    broken: tuple[tuple[str, int | None], ...]
+    first: tuple[Break, ...]
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML's own loader keeps the last of two equal keys; here that is an error."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {key for key in keys if isinstance(key, str) and keys.count(key) > 1} if len(keys) < 2000 else set()
+        if twice or any(not isinstance(key, str) for key in keys):
+            what = f"{min(twice)} stands there twice" if twice else "a key is no name"
+            raise PinError(f"line {node.start_mark.line + 1}: {what}")
+        if len(set(keys)) != len(keys):
+            raise PinError(f"line {node.start_mark.line + 1}: a name stands there twice")
+        return dict(super().construct_mapping(node, deep))
+
+
+def load(text: bytes) -> list[Pin]:
+    """The pins of a file. Raises PinError with one line that says what is wrong with it."""
+    if len(text) > MAX_FILE:
+        raise PinError(f"over {MAX_FILE >> 20} MiB")
+    try:
+        data = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        raise PinError(f"{where}{getattr(error, 'problem', None) or 'not YAML'}") from None
+    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise PinError(f"not YAML: {str(error).splitlines()[0]}") from None
+    top = _mapping(data, "the file", {"pin", "driver", "structs", "constants"})
+    if top.get("pin") != 1:
+        raise PinError(f"pin: {top.get('pin')!r}; this version reads `pin: 1`")
+    pins: list[Pin] = []
+    for name, body in _mapping(top.get("structs", {}), "structs").items():
+        struct = _mapping(body, name, {"size", "offsets"})
+        if "size" in struct:
+            pins.append(Pin(name, "size", "", _number(struct["size"], f"{name}: size")))
+        for path, value in _mapping(struct.get("offsets", {}), f"{name}: offsets").items():
+            pins.append(Pin(name, "offset", path, _number(value, f"{name}.{path}")))
+    for name, value in _mapping(top.get("constants", {}), "constants").items():
+        pins.append(Pin(name, "value", "", _number(value, name)))
+    if not pins:
+        raise PinError("nothing is pinned; `pin --init NAME...` writes a file")
+    if len(pins) > MAX_PINS:
+        raise PinError(f"{len(pins)} pins; at most {MAX_PINS}")
+    return pins
+
+
+def _mapping(value: Any, what: str, keys: set[str] | None = None) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise PinError(f"{what}: want `name: value` lines, not {value!r:.40}")
+    unknown = sorted(set(value) - keys) if keys is not None else []
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], keys or (), 1)
+        raise PinError(f"{what}: unknown key {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
+    return value
+
+
+def _number(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 64:
+        raise PinError(f"{what}: want a number, not {value!r:.40}")
+    return value
+
+
+def offsets(layout: Layout, prefix: str = "", base: int = 0) -> Iterator[tuple[str, int]]:
+    """Dotted path and offset of every member, records and unions included; an array of records at its first element."""
+    for member in layout.fields:
+        path, offset = prefix + member.name, base + member.offset
+        yield path, offset
+        if member.record is not None:
+            yield from offsets(member.record, path + "[]" * len(member.dims) + ".", offset)
+
+
+def offset_of(layout: Layout, path: str) -> int | None:
+    """The offset of a dotted path. Anonymous members may be left out of it, as in C."""
+    wanted = _named_path(path)
+    return next((offset for found, offset in offsets(layout) if found == path or _named_path(found) == wanted), None)
+
+
+def _named_path(path: str) -> str:
+    return ".".join(part for part in path.split(".") if not part.startswith("<"))
+
+
+def check(pins: Iterable[Pin], releases: Releases, versions: Sequence[str]) -> list[PinReport]:
+    """Every pin at every one of ``versions``. Raises PinError for a name that none of them has."""
+    pins = list(pins)
+    actual: dict[str, list[int | None]] = {}
+    for version in versions:
+        release = releases.release(version)
+        actual[version] = [pin.actual(release) for pin in pins]
+    reports = []
+    for index, pin in enumerate(pins):
+        found = {version: actual[version][index] for version in versions}
+        if all(value is None for value in found.values()):
+            raise PinError(f"{pin}: none of {len(versions)} releases has it{_hint(pin, releases, versions)}")
+        holds = tuple(version for version, value in found.items() if value == pin.value)
+        broken = tuple((version, value) for version, value in found.items() if value != pin.value)
+        first = tuple(Break(v, value) for v, value in broken if _parent_among(releases, v, found) is None or _held(releases, v, found, pin))
+        reports.append(PinReport(pin, holds, broken, first))
+    return reports
+
+
+def _parent_among(releases: Releases, version: str, found: Mapping[str, int | None]) -> str | None:
+    """The nearest ancestor that was checked."""
+    parent = releases.parent(version)
+    while parent is not None and parent not in found:
+        parent = releases.parent(parent)
+    return parent
+
+
+def _held(releases: Releases, version: str, found: Mapping[str, int | None], pin: Pin) -> bool:
+    parent = _parent_among(releases, version, found)
+    return parent is not None and found[parent] == pin.value
+
+
+def _hint(pin: Pin, releases: Releases, versions: Sequence[str]) -> str:
+    newest = releases.release(versions[-1])
+    names: Iterable[str] = newest.constants if pin.what == "value" else newest.structs
+    wanted = pin.name
+    if pin.what == "offset" and (layout := newest.structs.get(pin.name)) is not None:
+        names, wanted = [path for path, _ in offsets(layout)], pin.path
+    near = difflib.get_close_matches(wanted, list(names), 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def dump(names: Sequence[str], release: Release) -> str:
+    """A pin file for structs and constants as one release has them. Raises PinError for a name it does not have."""
+    structs: dict[str, Any] = {}
+    constants: dict[str, int] = {}
+    for name in names:
+        layout, value = release.structs.get(name), release.constants.get(name)
+        if layout is not None:
+            places: dict[str, int] = {}
+            for path, offset in offsets(layout):
+                if "<" not in path.rpartition(".")[2]:
+                    places.setdefault(_named_path(path), offset)
+            structs[name] = {"size": layout.size, "offsets": places}
+        elif value is not None:
+            constants[name] = value
+        else:
+            near = difflib.get_close_matches(name, [*release.structs, *release.constants], 1, 0.6)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise PinError(f"{name}: {release.version} has no struct and no constant of that name{hint}")
+    lines = ["pin: 1", f"driver: {release.version}"]
+    if structs:
+        lines.append("structs:")
+        for name, body in structs.items():
+            lines += [f"  {name}:", f"    size: {body['size']}", "    offsets:"]
+            lines += [f"      {path}: {offset}" for path, offset in body["offsets"].items()]
+            if not body["offsets"]:
+                lines[-1] += " {}"
+    if constants:
+        lines += ["constants:", *(f"  {name}: {value:#x}" for name, value in constants.items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,170 @@
+"""What one release of the driver says: layouts, constants and the facts beside them, and their packed form."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nvproxy_model.layout import Field, Layout
+
+__all__ = ["LayoutTable", "LazyMapping", "Release", "control_struct", "natural", "pack_release", "unpack_release"]
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The ABI headers of one driver release.
+
+    Whoever asked for some names only (see ``Source.release``) finds only those in the mappings. ``embedded`` holds the
+    driver's own list of controls whose parameters hold user pointers (``embedded_param_copy.c``, embeddedParamCopyIn()):
+    control name -> dotted names of the pointer fields, read off its RMAPI_PARAM_COPY_INIT uses.
+    """
+
+    version: str
+    headers: int
+    """How many headers were read."""
+    structs: Mapping[str, Layout]
+    """By typedef name and by tag, as NVIDIA spells them."""
+    constants: Mapping[str, int]
+    """Macros with an integer value, and enumerators."""
+    enums: Mapping[str, str] = field(default_factory=dict)
+    """Enumerator -> the name of its enum, or ``""`` for one without a name."""
+    params: Mapping[str, str] = field(default_factory=dict)
+    """Control -> its parameter struct, where the header derives the number from ``..._PARAMS_MESSAGE_ID``."""
+    embedded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    origin: str = ""
+    """Where this was read: ``recorded facts`` or the path of a source."""
+
+
+def control_struct(release: Release, control: str) -> str | None:
+    """The name of a control's parameter struct, or None: by its MESSAGE_ID define, else by NVIDIA's naming rule."""
+    named = release.params.get(control)
+    if named is not None:
+        return named
+    ruled = control.replace("_CTRL_CMD_", "_CTRL_", 1) + "_PARAMS"
+    return ruled if ruled in release.structs else None
+
+
+def natural(version: str) -> tuple[tuple[int, str], ...]:
+    """A sort key for printing lists of names like 570.86.15; ancestry, never this, says which release came after which."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"[.\-_]", version))
+
+
+class LayoutTable:
+    """Layouts as rows of text; equal layouts are one row, and one object once decoded.
+
+    A row is the record's name, kind, size and align on the first line, then one line a field: name, offset, size, type,
+    base, dimensions, key of the row of its own record. Keys are opaque: a digest where rows of many origins meet, a
+    position in the shipped facts.
+    """
+
+    def __init__(self, rows: Mapping[str, str] | None = None) -> None:
+        self.rows: dict[str, str] = dict(rows or {})
+        self._decoded: dict[str, Layout] = {}
+        self._keys: dict[Layout, str] = {}
+
+    def add(self, layout: Layout) -> str:
+        """The key of a layout, whose row and whose inner records' rows are added if they are new."""
+        known = self._keys.get(layout)
+        if known is not None:
+            return known
+        lines = ["\t".join((layout.name, layout.kind, str(layout.size), str(layout.align)))]
+        lines += [
+            "\t".join(
+                (
+                    f.name,
+                    str(f.offset),
+                    str(f.size),
+                    f.type,
+                    f.base,
+                    ",".join(map(str, f.dims)),
+                    "" if f.record is None else self.add(f.record),
+                )
+            )
+            for f in layout.fields
+        ]
+        row = "\n".join(lines)
+        key = hashlib.blake2b(row.encode(), digest_size=12).hexdigest()
+        self.rows[key] = row
+        self._keys[layout] = key
+        return key
+
+    def get(self, key: str) -> Layout:
+        """Decode a row, once."""
+        layout = self._decoded.get(key)
+        if layout is None:
+            head, *lines = self.rows[key].split("\n")
+            name, kind, size, align = head.split("\t")
+            layout = self._decoded[key] = Layout(name, kind, int(size), int(align), tuple(map(self._field, lines)))
+        return layout
+
+    def _field(self, line: str) -> Field:
+        name, offset, size, kind, base, dims, record = line.split("\t")
+        shape = tuple(map(int, dims.split(","))) if dims else ()
+        return Field(name, int(offset), int(size), kind, base, shape, self.get(record) if record else None)
+
+
+class LazyMapping(Mapping[str, Any]):
+    """A mapping whose values are decoded when asked for; absent names are those that ``find`` answers with None."""
+
+    __slots__ = ("_find", "_names")
+
+    def __init__(self, names: Callable[[], Iterator[str]], find: Callable[[str], Any]) -> None:
+        self._names = names
+        self._find = find
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._find(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self._find(name)
+        return default if value is None else value
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._find(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return self._names()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._names())
+
+
+def pack_release(release: Release) -> dict[str, Any]:
+    """A release as JSON-able data (without its version and origin), for the cache and for a parsing process's answer."""
+    table = LayoutTable()
+    structs = {name: table.add(layout) for name, layout in release.structs.items()}
+    return {
+        "headers": release.headers,
+        "structs": structs,
+        "rows": table.rows,
+        "constants": dict(release.constants),
+        "enums": dict(release.enums),
+        "params": dict(release.params),
+        "embedded": {name: list(paths) for name, paths in release.embedded.items()},
+    }
+
+
+def unpack_release(version: str, packed: Mapping[str, Any], origin: str, table: LayoutTable) -> Release:
+    """The inverse of ``pack_release``. Rows go to ``table``, which releases share; layouts are decoded when asked for."""
+    structs: dict[str, str] = packed["structs"]
+    table.rows.update(packed["rows"])
+
+    def find(name: str) -> Layout | None:
+        key = structs.get(name)
+        return None if key is None else table.get(key)
+
+    return Release(
+        version,
+        packed["headers"],
+        LazyMapping(lambda: iter(structs), find),
+        packed["constants"],
+        packed["enums"],
+        packed["params"],
+        {name: tuple(paths) for name, paths in packed["embedded"].items()},
+        origin,
+    )

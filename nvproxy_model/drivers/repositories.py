@@ -1,0 +1,326 @@
+"""Git repositories of the driver, read without trusting them.
+
+git runs in a directory of our own that borrows the repository's objects and refs: its configuration, hooks, grafts,
+replace refs, filters and remotes are never looked at, so nothing in it is executed and nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from nvproxy_model.drivers import headers
+from nvproxy_model.drivers.release import natural
+from nvproxy_model.drivers.sources import MAX_DEPTH, MAX_FILES, MAX_HEADER, MAX_HEADERS, Source, wanted_file
+from nvproxy_model.errors import SourceError
+
+__all__ = ["Objects", "RepositorySource", "git_directory"]
+
+MAX_TAGS = 20_000
+MAX_COMMITS = 500_000
+_RELEASE = re.compile(r"\d+(?:\.\d+)+")
+_HEX = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+def git_directory(path: Path) -> Path | None:
+    """The directory with the objects and refs of a repository, work tree or linked work tree; None if it is none."""
+    candidate = path
+    if os.path.lexists(path / ".git"):
+        candidate = path / ".git"
+        if candidate.is_file():
+            with candidate.open("rb") as file:
+                text = file.read(4096).decode("utf-8", "replace")
+            if not text.startswith("gitdir: "):
+                raise SourceError(f"{candidate}: not a gitdir file")
+            candidate = path / text.removeprefix("gitdir: ").strip()
+    if not (candidate / "HEAD").is_file():
+        return None
+    common = candidate / "commondir"
+    if common.is_file():
+        with common.open("rb") as file:
+            candidate = candidate / file.read(4096).decode("utf-8", "replace").strip()
+    return candidate if (candidate / "objects").is_dir() else None
+
+
+class Objects:
+    """Commits, trees and blobs of one repository."""
+
+    def __init__(self, path: Path, directory: Path) -> None:
+        self.path = path
+        git = shutil.which("git")
+        if git is None:
+            raise SourceError(f"{path}: a git repository, and there is no git on this machine; name a directory or an archive")
+        self._git = git
+        if (directory / "shallow").exists():
+            raise SourceError(f"{path}: a shallow clone: its tags and their ancestry are cut off (git fetch --unshallow --tags)")
+        if (directory / "reftable").exists():
+            raise SourceError(f"{path}: refs in reftable format are not supported (git refs migrate --ref-format=files)")
+        self._home = tempfile.TemporaryDirectory(prefix="nvproxy-model-git-")
+        home = Path(self._home.name)
+        (home / "HEAD").write_text("ref: refs/heads/none\n")
+        wide = self._wide(directory)
+        (home / "config").write_text(
+            f"[core]\n\trepositoryformatversion = {int(wide)}\n\tbare = true\n\tcommitGraph = false\n"
+            + ("[extensions]\n\tobjectFormat = sha256\n" if wide else "")
+        )
+        (home / "refs").symlink_to((directory / "refs").resolve())
+        if (directory / "packed-refs").exists():
+            (home / "packed-refs").symlink_to((directory / "packed-refs").resolve())
+        self._environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(home),
+            "LC_ALL": "C",
+            "GIT_DIR": str(home),
+            "GIT_OBJECT_DIRECTORY": str((directory / "objects").resolve()),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_GRAFT_FILE": os.devnull,
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_ALLOW_PROTOCOL": "",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_OPTIONAL_LOCKS": "0",
+        }
+        self._width = 32 if wide else 20
+        self._hash = hashlib.sha256 if wide else hashlib.sha1
+        self._batch: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def _wide(directory: Path) -> bool:
+        """Whether the repository uses SHA-256, which its own configuration says; only this line of it is looked at."""
+        try:
+            with (directory / "config").open("rb") as file:
+                return re.search(rb"(?mi)^[ \t]*objectformat[ \t]*=[ \t]*sha256[ \t]*$", file.read(1 << 16)) is not None
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        if self._batch is not None:
+            self._batch.kill()
+            self._batch.communicate()
+            self._batch = None
+        self._home.cleanup()
+
+    def run(self, *arguments: str, stdin: Iterable[str] = (), limit: int) -> Iterator[str]:
+        """A git command's lines; more than ``limit`` of them is an error."""
+        with tempfile.TemporaryFile() as questions:
+            questions.writelines(f"{line}\n".encode("utf-8", "surrogateescape") for line in stdin)
+            questions.seek(0)
+            with subprocess.Popen(
+                [self._git, *arguments],
+                stdin=questions,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+            ) as process:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                for count, line in enumerate(process.stdout):
+                    if count >= limit:
+                        process.kill()
+                        raise SourceError(f"{self.path}: git {arguments[0]} answers more than {limit} lines")
+                    yield line.decode("utf-8", "surrogateescape").rstrip("\n")
+                complaint = process.stderr.read(4096).decode("utf-8", "replace").strip()
+            if process.returncode:
+                raise SourceError(f"{self.path}: git {arguments[0]}: {complaint.splitlines()[0] if complaint else process.returncode}")
+
+    def check(self, names: Iterable[str]) -> Iterator[tuple[str, str] | None]:
+        """(object id, type) of each name, or None for one that is not there."""
+        names = list(names)
+        for line in self.run("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=names, limit=len(names) + 1):
+            oid, _, kind = line.partition(" ")
+            yield (oid, kind) if _HEX.fullmatch(oid) and kind.isalpha() and kind not in ("missing", "ambiguous") else None
+
+    def read(self, oids: Iterable[str], kind: str, limit: int = MAX_HEADER) -> dict[str, bytes]:
+        """Contents of objects of one kind, each verified against its id."""
+        wanted = list(dict.fromkeys(oids))
+        found: dict[str, bytes] = {}
+        for start in range(0, len(wanted), 256):  # a pipe holds 64 KiB: 256 questions of 41 or 65 bytes
+            part = wanted[start : start + 256]
+            reader, writer = self._process()
+            try:
+                writer.write("".join(f"{oid}\n" for oid in part).encode())
+                writer.flush()
+            except BrokenPipeError:
+                raise SourceError(f"{self.path}: git cat-file died: the repository is damaged") from None
+            for oid in part:
+                found[oid] = self._one(reader, oid, kind, limit)
+        return found
+
+    def _process(self) -> tuple[IO[bytes], IO[bytes]]:
+        if self._batch is None:
+            self._batch = subprocess.Popen(
+                [self._git, "cat-file", "--batch"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=self._environment,
+            )
+        assert self._batch.stdin is not None
+        assert self._batch.stdout is not None
+        return self._batch.stdout, self._batch.stdin
+
+    def _one(self, reader: IO[bytes], oid: str, kind: str, limit: int) -> bytes:
+        head = reader.readline().split()
+        if len(head) == 2:
+            raise SourceError(f"{self.path}: {kind} {oid} is missing (a partial clone? nothing is fetched)")
+        if len(head) != 3:
+            raise SourceError(f"{self.path}: {kind} {oid} cannot be read: the repository is damaged")
+        if int(head[2]) > limit:
+            raise SourceError(f"{self.path}: {kind} {oid} has {int(head[2])} bytes; at most {limit} are read")
+        content = reader.read(int(head[2]))
+        reader.read(1)
+        if head[1].decode() != kind or self._hash(b"%b %d\0" % (head[1], len(content)) + content).hexdigest() != oid:
+            raise SourceError(f"{self.path}: {kind} {oid} is not what its id says: the repository is damaged")
+        return content
+
+    def entries(self, tree: bytes) -> Iterator[tuple[str, bytes, str]]:
+        """(name, mode, object id) of a tree object."""
+        at = 0
+        while at < len(tree):
+            space = tree.index(b" ", at)
+            nul = tree.index(b"\0", space)
+            end = nul + 1 + self._width
+            yield tree[space + 1 : nul].decode("utf-8", "surrogateescape"), tree[at:space], tree[nul + 1 : end].hex()
+            at = end
+
+
+class RepositorySource(Source):
+    """A git repository whose tags are releases; ancestry between tags is ancestry between their commits."""
+
+    def __init__(self, path: Path, directory: Path) -> None:
+        super().__init__()
+        self.path = path
+        self._objects = Objects(path, directory)
+        try:
+            self._tags = self._read_tags()
+            if not self._tags:
+                raise SourceError(f"{path}: a git repository without tags; releases are its tags")
+            self._parents: dict[str, str | None] | None = None
+            self._trees: dict[tuple[str, bool], dict[str, str]] = {}
+            self._listings: dict[tuple[str, ...], Mapping[str, str]] = {}
+            self._directories: dict[str, tuple[str, ...]] = {}
+        except BaseException:
+            self._objects.close()
+            raise
+
+    @property
+    def versions(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self._ancestry())
+
+    def close(self) -> None:
+        self._objects.close()
+
+    def _read_tags(self) -> dict[str, str]:
+        """Tag -> commit id."""
+        pattern = "--format=%(objectname) %(objecttype) %(*objectname) %(*objecttype) %(refname:strip=2)"
+        tags: dict[str, str] = {}
+        for line in self._objects.run("for-each-ref", pattern, "refs/tags", limit=MAX_TAGS):
+            oid, kind, peeled, peeled_kind, name = line.split(" ", 4)
+            if "commit" in (kind, peeled_kind):
+                tags[name] = oid if kind == "commit" else peeled
+        return tags
+
+    def _ancestry(self) -> dict[str, str | None]:
+        """Release -> its nearest ancestor, parents first, branches in the order of their names."""
+        if self._parents is not None:
+            return self._parents
+        named: dict[str, list[str]] = {}
+        for tag, commit in self._tags.items():
+            if _RELEASE.fullmatch(tag):
+                named.setdefault(commit, []).append(tag)
+        above: dict[str, list[str]] = {}
+        order: list[str] = []
+        for line in self._objects.run("rev-list", "--topo-order", "--parents", "--stdin", stdin=named, limit=MAX_COMMITS):
+            commit, *parents = line.split()
+            above[commit] = parents
+            order.append(commit)
+        nearest: dict[str, str | None] = {}
+        own: dict[str, str | None] = {}
+        for commit in reversed(order):
+            inherited = next((tag for p in above[commit] if (tag := nearest.get(p)) is not None), None)
+            for tag in sorted(named.get(commit, ()), key=natural):
+                own[tag] = inherited
+                inherited = tag
+            nearest[commit] = inherited
+        children: dict[str | None, list[str]] = {}
+        for tag, parent in own.items():
+            children.setdefault(parent, []).append(tag)
+        self._parents = {}
+        stack = sorted(children.get(None, ()), key=natural, reverse=True)
+        while stack:
+            tag = stack.pop()
+            self._parents[tag] = own[tag]
+            stack += sorted(children.get(tag, ()), key=natural, reverse=True)
+        return self._parents
+
+    def parent(self, version: str) -> str | None:
+        return self._ancestry().get(version)
+
+    def _tree_ids(self, version: str) -> tuple[str, ...]:
+        """Ids of the ABI directories of a release; asked for all releases at once, since one question costs as much."""
+        if version not in self._tags:
+            from difflib import get_close_matches
+
+            near = get_close_matches(version, self._tags, 3, 0.5)
+            raise SourceError(f"{self.path}: no tag {version}" + (f"; near it: {', '.join(near)}" if near else ""))
+        if not self._directories:
+            names = (*headers.ABI_DIRECTORIES, headers.EMBEDDED)
+            answers = self._objects.check(f"{commit}:{name}" for commit in self._tags.values() for name in names)
+            for tag in self._tags:
+                self._directories[tag] = tuple(found[0] if (found := next(answers, None)) else "" for _ in names)
+        return self._directories[version]
+
+    def files(self, version: str) -> Mapping[str, str]:
+        ids = self._tree_ids(version)
+        listing = self._listings.get(ids)
+        if listing is None:
+            found: dict[str, str] = {}
+            for directory, oid in zip(headers.ABI_DIRECTORIES, ids, strict=False):
+                if oid:
+                    for name, blob in self._walk(oid, directory == headers.SDK, 0).items():
+                        if wanted_file(f"{directory}/{name}"):
+                            found[f"{directory}/{name}"] = blob
+            if ids[-1]:
+                found[headers.EMBEDDED] = ids[-1]
+            if len(found) > MAX_FILES:
+                raise SourceError(f"{self.path}: {version}: more than {MAX_FILES} headers")
+            listing = self._listings[ids] = found
+        return listing
+
+    def _walk(self, oid: str, deep: bool, depth: int) -> dict[str, str]:
+        """Relative path -> blob id below a tree."""
+        known = self._trees.get((oid, deep))
+        if known is not None:
+            return known
+        if depth > MAX_DEPTH:
+            raise SourceError(f"{self.path}: tree {oid} is deeper than {MAX_DEPTH} folders")
+        found: dict[str, str] = {}
+        try:
+            for name, mode, child in self._objects.entries(self._objects.read([oid], "tree")[oid]):
+                if mode in (b"40000", b"040000"):
+                    if deep:
+                        found |= {f"{name}/{path}": blob for path, blob in self._walk(child, deep, depth + 1).items()}
+                elif mode == b"120000" and name.endswith(".h"):
+                    raise SourceError(f"{self.path}: {name} in tree {oid} is a symbolic link; links are not followed")
+                else:
+                    found[name] = child
+                if len(found) > MAX_FILES:
+                    raise SourceError(f"{self.path}: tree {oid} has more than {MAX_FILES} files")
+        except ValueError:
+            raise SourceError(f"{self.path}: tree {oid} cannot be read: the repository is damaged") from None
+        self._trees[oid, deep] = found
+        return found
+
+    def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
+        found = self._objects.read(blobs, "blob")
+        if sum(map(len, found.values())) > MAX_HEADERS:
+            raise SourceError(f"{self.path}: more than {MAX_HEADERS >> 20} MiB of headers in one release")
+        return found

@@ -1,0 +1,259 @@
+"""Where driver sources come from: a git repository, a directory or a tar archive, all of them untrusted.
+
+A source knows names of releases and, for each, the ABI headers as ``path in the tree -> blob id`` (git's own, whatever
+the kind of source, so that equal headers are equal across kinds). Nothing is checked out, executed or fetched, no
+link is followed, and every size is bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from nvproxy_model.drivers import headers
+from nvproxy_model.drivers.headers import Wanted
+from nvproxy_model.drivers.release import LayoutTable, Release, natural
+from nvproxy_model.errors import SourceError
+
+__all__ = ["MAX_FILES", "MAX_HEADER", "MAX_HEADERS", "DirectorySource", "Source", "open_source"]
+
+MAX_HEADER = 4 << 20
+"""Bytes in one header; the largest of any release has 436 thousand."""
+MAX_FILES = 20_000
+"""Entries in the ABI directories of one tree; the largest of any release has 1,400."""
+MAX_HEADERS = 64 << 20
+"""Bytes of all headers of one release; the largest of any release has 15 million."""
+MAX_DEPTH = 8
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_VERSION_MK = re.compile(rb"^NVIDIA_VERSION[ \t]*=[ \t]*(\d[\w.]*)[ \t]*$", re.MULTILINE)
+
+
+def blob_id(content: bytes) -> str:
+    """The id that git gives to a file with this content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+class Source(ABC):
+    """Releases of the driver that can be parsed. Use it as a context manager, or call ``close``."""
+
+    path: Path
+    versions: tuple[str, ...]
+    """Every release here whose name is a version, oldest ancestors first where ancestry is known."""
+
+    @abstractmethod
+    def files(self, version: str) -> Mapping[str, str]:
+        """Path -> blob id of what lies in the ABI directories. Raises SourceError if there is no such release."""
+
+    @abstractmethod
+    def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
+        """Contents by blob id, each verified to be what its id says."""
+
+    def parent(self, version: str) -> str | None:
+        """The nearest release that this one descends from, or None where the source cannot tell."""
+        return None
+
+    def close(self) -> None:
+        """Release processes and temporary files."""
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def release(self, version: str, wanted: Wanted | None = None, *, cache: bool = True) -> Release:
+        """One release, parsed now or taken from the cache. Raises SourceError."""
+        return next(self.releases([version], wanted, cache=cache))
+
+    def releases(self, versions: Iterable[str], wanted: Wanted | None = None, *, cache: bool = True) -> Iterator[Release]:
+        """Releases in the order asked for, parsed by as many processes as there are processors. Raises SourceError."""
+        from nvproxy_model.drivers.parsing import parse_releases
+
+        return parse_releases(self, list(versions), wanted, cache)
+
+    def closure(self, files: Mapping[str, str], modeset: bool) -> dict[str, str]:
+        """Path -> blob id of the headers that the ABI headers can include, and of embedded_param_copy.c."""
+        starts = headers.roots(files, modeset)
+        if not any(path == f"{headers.SDK}/nvos.h" for path in starts):
+            raise SourceError(f"no {headers.SDK}/nvos.h: not an open-gpu-kernel-modules tree")
+
+        def includes(paths: list[str]) -> dict[str, list[tuple[bool, str]]]:
+            missing = [files[path] for path in paths if files[path] not in self._includes]
+            for blob, content in self.read(missing).items():
+                self._includes[blob] = headers.scan_includes(content)
+            return {path: self._includes[files[path]] for path in paths}
+
+        found = {path: files[path] for path in headers.closure(files, starts, includes)}
+        if headers.EMBEDDED in files:
+            found[headers.EMBEDDED] = files[headers.EMBEDDED]
+        return found
+
+    def __init__(self) -> None:
+        self.table = LayoutTable()
+        self._includes: dict[str, list[tuple[bool, str]]] = {}
+
+
+def open_source(path: str | os.PathLike[str]) -> Source:
+    """Open a git repository (bare or not), a directory (one tree, or one folder per version) or a tar archive.
+
+    Raises SourceError, with one line that names the path, if it is none of these.
+    """
+    where = Path(path)
+    try:
+        mode = where.lstat().st_mode
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if stat.S_ISLNK(mode):
+        raise SourceError(f"{path}: a symbolic link; name what it points to ({os.path.realpath(where)})")
+    if stat.S_ISREG(mode):
+        from nvproxy_model.drivers.archives import ArchiveSource
+
+        return ArchiveSource(where)
+    if not stat.S_ISDIR(mode):
+        raise SourceError(f"{path}: neither a directory nor a file")
+    from nvproxy_model.drivers.repositories import RepositorySource, git_directory
+
+    directory = git_directory(where)
+    return DirectorySource(where) if directory is None else RepositorySource(where, directory)
+
+
+def wanted_file(path: str) -> bool:
+    """Whether a path in a tree is one that a source must know of."""
+    if path in (headers.EMBEDDED, "version.mk"):
+        return True
+    if not path.endswith(".h"):
+        return False
+    folder = path.rpartition("/")[0]
+    return folder in headers.ABI_DIRECTORIES or path.startswith(headers.SDK + "/")
+
+
+def version_of(version_mk: bytes | None, name: str) -> str:
+    """A tree's release: what its version.mk says, else the version in its name, else the name."""
+    found = _VERSION_MK.search(version_mk or b"")
+    if found is not None:
+        return found[1].decode()
+    in_name = _VERSION.search(name)
+    return in_name[0] if in_name else name
+
+
+class TreeSource(Source):
+    """A source that has its trees' files at hand: the common part of directories and archives."""
+
+    def __init__(self, path: Path, trees: Mapping[str, Mapping[str, bytes]]) -> None:
+        super().__init__()
+        self.path = path
+        self._contents: dict[str, bytes] = {}
+        self._files: dict[str, dict[str, str]] = {}
+        for name, tree in sorted(trees.items()):
+            version = version_of(tree.get("version.mk"), name)
+            if version in self._files:
+                raise SourceError(f"{path}: two trees of {version}")
+            files: dict[str, str] = {}
+            for file, content in sorted(tree.items()):
+                files[file] = blob_id(content)
+                self._contents[files[file]] = content
+            self._files[version] = files
+        self.versions = tuple(sorted(self._files, key=natural))
+
+    def files(self, version: str) -> Mapping[str, str]:
+        files = self._files.get(version)
+        if files is None:
+            raise SourceError(f"{self.path}: no release {version}; it holds {', '.join(self.versions[:6])}")
+        return files
+
+    def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
+        return {blob: self._contents[blob] for blob in blobs}
+
+
+class DirectorySource(TreeSource):
+    """A directory that is one tree, or that holds one tree a folder. Links and special files in it are refused."""
+
+    def __init__(self, path: Path) -> None:
+        if (path / headers.SDK).is_dir():
+            trees = {path.resolve().name: path}
+        else:
+            trees = {}
+            for count, entry in enumerate(os.scandir(path)):
+                if count > MAX_FILES:
+                    raise SourceError(f"{path}: more than {MAX_FILES} entries")
+                if Path(entry.path, headers.SDK).is_dir():
+                    if entry.is_symlink():
+                        raise SourceError(f"{entry.path}: a tree that is a symbolic link; links are not followed")
+                    trees[entry.name] = Path(entry.path)
+            if not trees:
+                raise SourceError(f"{path}: no {headers.SDK} here or one folder below: not a driver source tree")
+        super().__init__(path, {name: read_tree(tree) for name, tree in trees.items()})
+
+
+def read_tree(tree: Path) -> dict[str, bytes]:
+    """The wanted files of a directory tree, by path in it."""
+    found: dict[str, bytes] = {}
+    total = count = 0
+    folders = [(directory, directory == headers.SDK) for directory in headers.ABI_DIRECTORIES]
+    names = [name for name in (headers.EMBEDDED, "version.mk") if os.path.lexists(tree / name)]
+    while folders:
+        folder, deep = folders.pop()
+        if _outside(tree, folder):
+            raise SourceError(f"{tree / folder}: reached through a symbolic link; links are not followed")
+        try:
+            entries = list(_bounded(tree / folder))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise SourceError(f"{tree / folder}: {error.strerror}") from None
+        count += len(entries)
+        if count > MAX_FILES:
+            raise SourceError(f"{tree}: more than {MAX_FILES} files in the ABI directories")
+        for entry in entries:
+            path = f"{folder}/{entry.name}"
+            if deep and entry.is_dir(follow_symlinks=False):
+                if path.count("/") - headers.SDK.count("/") > MAX_DEPTH:
+                    raise SourceError(f"{tree / folder}: deeper than {MAX_DEPTH} folders")
+                folders.append((path, True))
+            elif wanted_file(path):
+                names.append(path)
+    for name in sorted(names):
+        found[name] = _read_file(tree / name)
+        total += len(found[name])
+        if total > MAX_HEADERS:
+            raise SourceError(f"{tree}: more than {MAX_HEADERS >> 20} MiB of headers")
+    return found
+
+
+def _outside(tree: Path, folder: str) -> bool:
+    """Whether a component of the path below the tree is a link."""
+    parts = folder.split("/")
+    return any(os.path.islink(tree.joinpath(*parts[: n + 1])) for n in range(len(parts)))
+
+
+def _bounded(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        for count, entry in enumerate(entries):
+            if count > MAX_FILES:
+                raise SourceError(f"{folder}: more than {MAX_FILES} entries")
+            yield entry
+
+
+def _read_file(path: Path) -> bytes:
+    """A regular file's bytes; O_NONBLOCK so that a fifo answers, O_NOFOLLOW so that a link does not."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        what = "a symbolic link; links are not followed" if path.is_symlink() else error.strerror
+        raise SourceError(f"{path}: {what}") from None
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError(f"{path}: not a regular file")
+        if status.st_size > MAX_HEADER:
+            raise SourceError(f"{path}: {status.st_size} bytes; a header has at most {MAX_HEADER}")
+        content = file.read(MAX_HEADER + 1)
+    if len(content) > MAX_HEADER:
+        raise SourceError(f"{path}: a header has at most {MAX_HEADER} bytes")
+    return content
