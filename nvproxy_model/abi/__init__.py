@@ -1,1 +1,15 @@
-"""abi."""
+"""The tables: rows only. Which of them hold at a release is `nvproxy_model.rules.active`'s to say."""
+
+from nvproxy_model.abi.alloc import ALLOC
+from nvproxy_model.abi.control_client import CLIENT
+from nvproxy_model.abi.control_device import DEVICE
+from nvproxy_model.abi.control_engine import ENGINE
+from nvproxy_model.abi.control_memory import MEMORY
+from nvproxy_model.abi.control_subdevice import SUBDEVICE
+from nvproxy_model.abi.frontend import FRONTEND
+from nvproxy_model.abi.uvm import UVM
+from nvproxy_model.rules import Rule
+
+__all__ = ["ALLOC", "CONTROL", "FRONTEND", "UVM"]
+
+CONTROL: tuple[Rule, ...] = CLIENT + MEMORY + DEVICE + SUBDEVICE + ENGINE
