@@ -377,7 +377,8 @@ class _Record:
 
     def layout(self) -> Layout:
         """The layout as `nvproxy_model.drivers` states it for a header's struct, so that the two can be compared."""
-        return Layout(self.ctype or "", self.kind, self.sizeof(), self.align, tuple(map(_field, self.members)))  # type: ignore[attr-defined]
+        name = self.ctype or f"<{self.kind}>"
+        return Layout(name, self.kind, self.sizeof(), self.align, tuple(map(_field, self.members)))  # type: ignore[attr-defined]
 
 
 def _rewrap(subcon: Any, inner: Any) -> Any:
@@ -389,7 +390,8 @@ def _rewrap(subcon: Any, inner: Any) -> Any:
 def _field(member: Member) -> Field:
     element = member.element
     if isinstance(element, (CStruct, CUnion)):
-        return Field(member.name, member.offset, member.size, element.ctype or "", "record", member.dims, element.layout())
+        layout = element.layout()
+        return Field(member.name, member.offset, member.size, layout.name, "record", member.dims, layout)
     return Field(member.name, member.offset, member.size, element.ctype, element.base, member.dims)
 
 
