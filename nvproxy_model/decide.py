@@ -367,7 +367,8 @@ def _source(what: Plan, names: dict[str, str], variables: list[str], strict: boo
     yield "        return NULL"
     yield f"    if len(data) != {what.size}:"
     yield "        return SIZE"
-    yield f"    {', '.join(variables)}, = unpack(data)"
+    if variables:
+        yield f"    {', '.join(variables)}, = unpack(data)"
     for index, step in enumerate(what.required):
         yield f"    if not {names[step.path]}:"
         yield f"        return REQUIRED[{index}]"

@@ -14,7 +14,7 @@ from nvproxy_model.fields import CStruct
 from nvproxy_model.structs.ctrl0000system import NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS as BUILD_VERSION
 from nvproxy_model.structs.nv_unix_nvos_params_wrappers import nv_ioctl_nvos02_parameters_with_fd as NVOS02_FD
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS32_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
-from nvproxy_model.structs.uvm_ioctl import UVM_INITIALIZE_PARAMS
+from nvproxy_model.structs.uvm_linux_ioctl import UVM_INITIALIZE_PARAMS
 
 if TYPE_CHECKING:
     from nvproxy_model.policy import Policy

@@ -25,7 +25,7 @@ from nvproxy_model.structs.nv_unix_nvos_params_wrappers import (
     nv_ioctl_nvos02_parameters_with_fd,
     nv_ioctl_nvos33_parameters_with_fd,
 )
-from nvproxy_model.structs.uvm_ioctl import UVM_INITIALIZE_PARAMS
+from nvproxy_model.structs.uvm_linux_ioctl import UVM_INITIALIZE_PARAMS
 
 __all__ = ["Session"]
 
@@ -489,9 +489,9 @@ class Session:
         deps: tuple[int, ...] = ()
         if flags & nv.NVOS32_ALLOC_FLAGS_VIRTUAL:
             hclass, deps = nv.NV50_MEMORY_VIRTUAL, (va_space,)
-        elif attr2 & nv.NVOS32_ATTR2_USE_EGM_TRUE:
+        elif attr2 >> nv.NVOS32_ATTR2_USE_EGM_SHIFT & nv.NVOS32_ATTR2_USE_EGM_MASK:
             hclass = nv.NV_MEMORY_EXTENDED_USER
-        elif not attr & nv.NVOS32_ATTR_LOCATION_MASK:
+        elif attr >> nv.NVOS32_ATTR_LOCATION_SHIFT & nv.NVOS32_ATTR_LOCATION_MASK == nv.NVOS32_ATTR_LOCATION_VIDMEM:
             hclass = nv.NV01_MEMORY_LOCAL_USER
         else:
             hclass = nv.NV01_MEMORY_SYSTEM
@@ -499,7 +499,7 @@ class Session:
 
     def _after_os_event(self, data: bytes, out: bytes, decision: Decision) -> None:
         if self._events is not None:
-            self._events.register(*_os_event(data), alive=decision.number == nv.NV_ESC_ALLOC_OS_EVENT)
+            self._events.register(*_os_event(data), alive=decision.rule is not None and decision.rule.name == "NV_ESC_ALLOC_OS_EVENT")
 
     def _finish_in_only(self, argp: int, data: bytes, out: bytearray, decision: Decision, ok: bool) -> Result:
         return Result(0, 0, decision)

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "nvproxy_model"
 
 # A unit is a module of the package or one of its folders. `errors` may be imported by all.
 ARROWS: dict[str, set[str]] = {
-    "abi": {"rules", "caps", "structs"},
+    "abi": {"caps", "fields", "rules", "structs"},
     "caps": set(),
     "decide": {"fields", "rules"},
     "drivers": {"abi", "fields", "layout", "rules", "structs", "versions", "caps"},

@@ -1,0 +1,80 @@
+"""Every command and every program that the documents show is run, and prints what they say it prints."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+INSTALLS = "python3 -m venv"
+"""The two install commands are .ci/run's to run, in fresh clones."""
+
+
+def _blocks(kind: str) -> list[object]:
+    found = []
+    for path in DOCUMENTS:
+        text = path.read_text()
+        for match in re.finditer(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(pytest.param(match[1], id=f"{path.name}:{line}"))
+    return found
+
+
+def _commands(block: str) -> list[tuple[str, str]]:
+    """(command, output) pairs of a console block; a command may go on over lines that end in a backslash."""
+    pairs: list[tuple[str, str]] = []
+    continued = False
+    for line in block.splitlines():
+        if continued:
+            pairs[-1] = (pairs[-1][0] + "\n" + line.removeprefix("> "), "")
+        elif line.startswith("$ "):
+            pairs.append((line[2:], ""))
+        else:
+            assert pairs, f"output before any command: {line}"
+            pairs[-1] = (pairs[-1][0], pairs[-1][1] + line + "\n")
+            continue
+        continued = line.endswith("\\")
+    return pairs
+
+
+@pytest.mark.parametrize("block", _blocks("console"))
+def test_console_block(block: str, tmp_path: Path) -> None:
+    pairs = _commands(block)
+    assert pairs
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "COLUMNS": "120",
+        "OUT": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    checker = doctest.OutputChecker()
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for command, wanted in pairs:
+        if INSTALLS in command:
+            continue
+        done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        seen = done.stdout + done.stderr
+        assert "Traceback" not in seen
+        assert not wanted or checker.check_output(wanted, seen, flags), f"$ {command}\n{seen}"
+        assert wanted or done.returncode == 0, f"$ {command}\n{seen}"
+
+
+@pytest.mark.parametrize("block", _blocks("python"))
+def test_python_block(block: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_links_lead_somewhere() -> None:
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+            if not re.match(r"[a-z]+:", target):
+                assert (path.parent / target).exists(), f"{path.name}: {target}"

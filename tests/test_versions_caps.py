@@ -1,0 +1,88 @@
+"""Release trees, capability names."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvproxy_model import DefinitionError, Policy, UnknownDriverVersion, UnsupportedDriverVersion, caps, versions
+from nvproxy_model.caps import Caps
+
+TREE = versions.load()
+
+
+def test_ancestry_not_numbers() -> None:
+    assert TREE["570.195.03"].parent is TREE["570.172.08"]
+    assert not TREE["575.51.02"].descends_from("570.195.03")
+    assert TREE["575.51.02"].descends_from("570.133.20")
+    assert not TREE["545.23.06"].descends_from("535.129.03")
+
+
+def test_the_table() -> None:
+    assert len(TREE) == 39
+    assert sum(node.supported for node in TREE.values()) == 24
+    assert TREE.latest.name == "620.06.00"
+
+
+def test_three_states() -> None:
+    assert Policy.for_driver("580.126.20").version.supported
+    with pytest.raises(UnsupportedDriverVersion, match="opt in"):
+        Policy.for_driver("595.71.05")
+    assert Policy.for_driver("595.71.05", allow_unsupported=True).version.name == "595.71.05"
+    with pytest.raises(UnknownDriverVersion, match=r"570\.195\.03 and 575\.51\.02"):
+        Policy.for_driver("570.211.01", allow_unsupported=True)
+
+
+@pytest.mark.parametrize("text", ["", "580", "580.126", "580.126.20.1", "5x0.1.2", "580.126.20\n", "²80.1.2", "580. 126.20", "1" * 5000 + ".1"])
+def test_versions_that_are_none(text: str) -> None:
+    with pytest.raises(UnknownDriverVersion):
+        TREE.find(text)
+
+
+def test_numbers_as_go_reads_them() -> None:
+    assert TREE.find("550.090.012", allow_unsupported=True).name == "550.90.12"
+    assert TREE.find("latest") is TREE.latest
+
+
+def test_a_child_before_its_parent() -> None:
+    with pytest.raises(DefinitionError, match="must stand before"):
+        versions.Tree({"2.1": {"parent": "1.1", "supported": True}})
+
+
+def test_names_in_bit_order() -> None:
+    assert str(caps.from_string(" utility ,compute,,compute")[0]) == "compute,utility"
+    assert str(Caps.FABRIC_IMEX_MGMT) == "fabric-imex-mgmt"
+    with pytest.raises(ValueError, match="fabric-imex-management"):
+        caps.from_string("compute,fabric-imex-management")
+    with pytest.raises(ValueError, match="Compute"):
+        caps.from_string("Compute")
+
+
+def test_all_is_a_flag_and_never_profiling() -> None:
+    assert caps.from_string("all,profiling") == (Caps.PROFILING, True)
+    assert caps.resolve("all,profiling") == caps.ALL_CONTAINER | Caps.PROFILING
+    assert not caps.resolve("all") & Caps.PROFILING
+    with pytest.raises(ValueError, match="ngx"):
+        caps.resolve("ngx")
+
+
+def test_container_flags_skip_what_only_the_sandbox_knows() -> None:
+    assert caps.container_flags(caps.resolve("all,profiling")) == ("--compute", "--graphics", "--utility", "--video")
+
+
+@pytest.mark.parametrize(
+    ("requested", "allowed", "granted"),
+    [
+        (None, "utility,compute", "compute,utility"),
+        ("", "utility", "utility"),
+        ("all", "all,profiling", "compute,graphics,utility,video,profiling"),
+        ("all,ngx", "compute", "compute"),
+        ("compute", "compute,video", "compute"),
+    ],
+)
+def test_grants(requested: str | None, allowed: str, granted: str) -> None:
+    assert str(caps.grant(requested, allowed)) == granted
+
+
+def test_more_than_allowed() -> None:
+    with pytest.raises(ValueError, match="video"):
+        caps.grant("compute,video", "compute")
