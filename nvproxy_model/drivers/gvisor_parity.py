@@ -37,12 +37,12 @@ KINDS: Mapping[str, str] = {
     "rows-unmatched": "a row has a handler and no struct list, or the reverse",
     "constant-differs": "a constant of pkg/abi/nvgpu has another value in the driver",
     "name-differs": "same offset, size and kind, other name",
-    "number-renamed": "the row's own constant is not in the driver, whose name for the number the row gives",
+    "number-unnamed": "no checked release has a name for the number; the row's is gVisor's own",
     "caps-flip": "a version admits a row under other capabilities than its parent",
     "row-dropped": "a version drops a row whose number the driver still has",
     "no-struct-named": "nothing says which driver struct the row uses",
 }
-NOTES = frozenset({"name-differs", "number-renamed", "caps-flip", "row-dropped", "no-struct-named"})
+NOTES = frozenset({"name-differs", "number-unnamed", "caps-flip", "row-dropped", "no-struct-named"})
 
 _SCALARS = {"NvHandle": 4, "NvU32": 4, "NvU64": 8, "NvS32": 4}
 _PAD = re.compile(r"_|(pad|padding|reserved|rsvd)[0-9a-z]*|.*(_pad|_padding|_reserved|padding[0-9]*|reserved[0-9]*)", re.IGNORECASE)
@@ -137,18 +137,25 @@ def release_name(version: str, known: Iterable[str]) -> str | None:
 def compare(
     nvproxy: Nvproxy, known: Iterable[str], release: Callable[[str], Release], progress: Callable[[], None] = lambda: None
 ) -> Parity:
-    """Checks every version of ``nvproxy`` against the driver releases that ``known`` names and ``release`` reads."""
+    """Checks every version of ``nvproxy`` against the driver releases that ``known`` names and ``release`` reads.
+
+    Raises whatever ``release`` raises; ``progress`` is called once a version.
+    """
     known = tuple(known)
     gathered = _Gathered()
-    comparer = _Comparer(nvproxy, gathered)
+    tags = {version: release_name(version, known) for version in nvproxy.versions}
+    releases = {tag: release(tag) for tag in tags.values() if tag is not None}
+    symbols = {entry.symbol for version in nvproxy.versions.values() for entry in _entries(version)}
+    named = {symbol for symbol in symbols if any(symbol in release.constants for release in releases.values())}
+    comparer = _Comparer(nvproxy, gathered, named)
     reports: list[VersionReport] = []
     for version in nvproxy.versions.values():
         comparer.inner_checks(version)
-        tag = release_name(version.version, known)
+        tag = tags[version.version]
         rows = sum(map(len, version.tables.values()))
         reason, structs = "no public source of this release", 0
         if tag is not None:
-            structs = comparer.check(version, release(tag))
+            structs = comparer.check(version, releases[tag])
             reason = ""
         reports.append(VersionReport(version.version, version.supported, version.registered, "", reason, rows, structs))
         progress()
@@ -175,7 +182,7 @@ def compare(
 
 
 class _Comparer:
-    def __init__(self, nvproxy: Nvproxy, gathered: _Gathered) -> None:
+    def __init__(self, nvproxy: Nvproxy, gathered: _Gathered, named: set[str]) -> None:
         self.nvproxy, self.gathered = nvproxy, gathered
         self.used_types = {
             name
@@ -184,6 +191,7 @@ class _Comparer:
             for name in (entry.handler_type, *(struct.go_type for struct in entry.structs or ()))
             if name
         }
+        self.named = named
         self.keys = {entry.symbol for version in nvproxy.versions.values() for entry in _entries(version)}
         self.go_layouts: dict[str, Layout] = {}
         unread = {item.what for item in nvproxy.unread}
@@ -227,9 +235,11 @@ class _Comparer:
         numbers: dict[int, list[str]] | None = None
         structs: set[str] = set()
         for entry in _entries(version):
-            name = entry.name or (entry.symbol if re.fullmatch(r"[A-Za-z]\w*", entry.symbol) else None)
-            value = release.constants.get(name) if name else None
-            if name is not None and value is None and not (entry.name is None and entry.structs == ()):
+            name = entry.name or entry.symbol
+            value = release.constants.get(name)
+            if value is None and entry.name is None and name not in self.named:
+                self._row(version, entry, "number-unnamed", f"{entry.number:#x}", entry.number, None)
+            elif value is None:
                 numbers = numbers if numbers is not None else _by_number(release)
                 others = _alike(name, numbers.get(entry.number, []))
                 detail = f"{name} is not defined" + (f"; {entry.number:#x} is {others[0]}" if others else "")
@@ -241,7 +251,7 @@ class _Comparer:
         self._loose(version, release)
         return len(structs)
 
-    def _check_structs(self, version: Version, entry: Entry, name: str | None, release: Release) -> set[str]:
+    def _check_structs(self, version: Version, entry: Entry, name: str, release: Release) -> set[str]:
         found: set[str] = set()
         for struct_name, go_type in self._structs_of(version, entry, name, release):
             if struct_name in _SCALARS:
@@ -263,7 +273,7 @@ class _Comparer:
         return found
 
     def _structs_of(
-        self, version: Version, entry: Entry, name: str | None, release: Release
+        self, version: Version, entry: Entry, name: str, release: Release
     ) -> Iterator[tuple[str, str | None]]:
         """The driver's structs of a row and their Go types: as it says, else by Go type, else by the rule for controls."""
         if entry.structs is not None:
@@ -274,7 +284,9 @@ class _Comparer:
             if driver_name is not None:
                 yield driver_name, entry.handler_type
                 return
-        elif entry.table == "control" and name is not None:
+        elif entry.handler.endswith("NoParams"):
+            return
+        elif entry.table == "control":
             ruled = control_struct(release, name)
             if ruled is not None and entry.handler == "rmControlSimple":
                 yield ruled, None

@@ -18,7 +18,7 @@ from nvproxy_model.layout import Field, Layout
 if TYPE_CHECKING:
     from clang.cindex import Cursor, TranslationUnit, Type
 
-__all__ = ["ABI_DIRECTORIES", "EMBEDDED", "EXTRACTION", "Wanted", "closure", "extract", "roots", "scan_includes"]
+__all__ = ["ABI_DIRECTORIES", "EMBEDDED", "EXTRACTION", "Wanted", "closure", "extract", "prepare", "roots", "scan_includes"]
 
 EXTRACTION = "1"
 """Raise this when the same headers would yield other facts: it is part of every cache key."""
@@ -88,7 +88,7 @@ _FINN = re.compile(
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BIT_RANGE = re.compile(rb"#[ \t]*define[ \t]+NV[0-9A-F]{4}_\w+[ \t]+\(?\d+:\d+")
 _RECORD = re.compile(rb"^(?:typedef )?struct\b", re.MULTILINE)
-_METHOD = re.compile(rb"NV[0-9A-F]{4}_")
+_METHOD = re.compile(rb"^[ \t]*#[ \t]*define[ \t]+NV[0-9A-F]{4}_[^\n]*(?<![\\\r])$", re.MULTILINE)
 # A bit range (31:0), a string, a block or a cast is no integer; the probe would only be told so by an error.
 _NO_INTEGER = re.compile(rb'^\s*(?:"|\{|[^?/]*:|//|/\*[^/]*$)|^\s*$')
 
@@ -126,6 +126,23 @@ def closure(
     return sorted(found)
 
 
+def prepare(path: str, text: bytes) -> bytes:
+    """A file as ``extract`` reads it. Raises SourceError if it is not UTF-8.
+
+    A class header with bit ranges and without a parameter struct describes an engine's methods, which travel in push
+    buffers and not in ioctls: six sevenths of all macros and two thirds of all text. Of it only the lines that do not
+    define NV<class>_ names are kept, in their places.
+    """
+    try:
+        text.isascii() or text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        raise SourceError(f"{path}:{line}: not UTF-8 (byte {text[error.start]:#04x})") from None
+    if path.startswith(f"{SDK}/class/") and _BIT_RANGE.search(text) and not _RECORD.search(text):
+        return _METHOD.sub(b"", text)
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The names that somebody asks for; to read only these takes a fraction of the time of reading all."""
@@ -140,16 +157,11 @@ class Wanted:
 
 
 def extract(files: Mapping[str, bytes], wanted: Wanted | None = None) -> Release:
-    """Parse one release. ``files`` maps a path in the tree to a header's bytes; ``wanted`` limits structs and constants.
+    """Parse one release. ``files`` maps a path in the tree to what ``prepare`` made of the file; ``wanted`` limits
+    structs and constants.
 
-    Raises SourceError naming file and line for a header that does not parse, is not UTF-8 or cannot be found.
+    Raises SourceError naming file and line for a header that does not parse or cannot be found.
     """
-    for path, text in files.items():
-        try:
-            text.isascii() or text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = text.count(b"\n", 0, error.start) + 1
-            raise SourceError(f"{path}:{line}: not UTF-8 (byte {text[error.start]:#04x})") from None
     headers = {path: text for path, text in files.items() if path.endswith(".h")}
     starts = roots(headers, wanted is None or wanted.modeset)
     probe = _Probe(starts, _macro_names(headers), ()) if wanted is None else _Probe(starts, wanted.constants, wanted.structs)
@@ -179,17 +191,8 @@ def extract(files: Mapping[str, bytes], wanted: Wanted | None = None) -> Release
 
 
 def _macro_names(headers: Mapping[str, bytes]) -> list[str]:
-    """Object-like macros whose body may be an integer, sorted.
-
-    A class header with bit ranges and without a parameter struct describes an engine's methods, which travel in push
-    buffers and not in ioctls (six sevenths of all macros); of it only the class number's name is taken.
-    """
-    names: set[bytes] = set()
-    for path, text in headers.items():
-        found = {name for name, body in _DEFINE.findall(text) if not _NO_INTEGER.match(body)}
-        if path.startswith(f"{SDK}/class/") and _BIT_RANGE.search(text) and not _RECORD.search(text):
-            found = {name for name in found if not _METHOD.match(name)}
-        names |= found
+    """Object-like macros whose body may be an integer, sorted."""
+    names = {name for text in headers.values() for name, body in _DEFINE.findall(text) if not _NO_INTEGER.match(body)}
     return sorted(name.decode() for name in names)
 
 
@@ -310,6 +313,7 @@ class _Walk:
 
     def __init__(self) -> None:
         self._memo: dict[str, Layout] = {}
+        self._types: dict[str, tuple[str, int, str, tuple[int, ...], Layout | None]] = {}
 
     def named(self, types: Mapping[str, Type]) -> dict[str, Layout]:
         """Layouts of the given types that are records."""
@@ -373,39 +377,47 @@ class _Walk:
         return layout
 
     def _field(self, cursor: Cursor) -> Field:
-        from clang.cindex import TypeKind
-
-        element = cursor.type
-        size = element.get_size()
-        dims: list[int] = []
-        while True:
-            canonical = element.get_canonical()
-            if canonical.kind == TypeKind.CONSTANTARRAY:
-                dims.append(canonical.element_count)
-            elif canonical.kind == TypeKind.INCOMPLETEARRAY:
-                dims.append(0)
-                size = 0
-            else:
-                break
-            inner = element.element_type if element.kind in (TypeKind.CONSTANTARRAY, TypeKind.INCOMPLETEARRAY) else None
-            element = canonical.element_type if inner is None else inner
+        type_ = cursor.type
+        spelling = type_.spelling
+        known = self._types.get(spelling)
+        if known is None:
+            known = self._type(type_)
+            if "(" not in spelling:
+                self._types[spelling] = known
+        spelling, size, base, dims, record = known
         bit = cursor.get_field_offsetof()
         if bit < 0 or size < 0:
-            raise SourceError(f"{cursor.location.file.name.removeprefix(HOME)}:{cursor.location.line}: a field without an offset")
-        spelling = element.spelling
+            where = cursor.location
+            raise SourceError(f"{where.file.name.removeprefix(HOME)}:{where.line}: a field without an offset")
         name = cursor.spelling
-        record = self.record(element)
-        if record is not None:
-            if "(" in spelling:
-                spelling = f"<{record.kind}>"
-            if not name or "(" in name:
-                name = f"<{record.kind}@{bit // 8}>"
-        elif "(unnamed" in spelling:
-            spelling = "<enum>"
+        if record is not None and (not name or "(" in name):
+            name = f"<{record.kind}@{bit // 8}>"
         if cursor.is_bitfield():
             width = cursor.get_bitfield_width()
             spelling, size = f"{spelling}:{width}@{bit % 8}", (bit % 8 + width + 7) // 8
-        return Field(name, bit // 8, size, spelling, "record" if record else _base(element), tuple(dims), record)
+        return Field(name, bit // 8, size, spelling, base, dims, record)
+
+    def _type(self, type_: Type) -> tuple[str, int, str, tuple[int, ...], Layout | None]:
+        """A member's element type as spelled, its whole size, its base, its dimensions and its own layout."""
+        from clang.cindex import TypeKind
+
+        arrays = (TypeKind.CONSTANTARRAY, TypeKind.INCOMPLETEARRAY)
+        element, size = type_, type_.get_size()
+        dims: list[int] = []
+        while (canonical := element.get_canonical()).kind in arrays:
+            if canonical.kind == TypeKind.CONSTANTARRAY:
+                dims.append(canonical.element_count)
+            else:
+                dims.append(0)
+                size = 0
+            element = element.element_type if element.kind in arrays else canonical.element_type
+        spelling = element.spelling
+        record = self.record(element)
+        if record is not None and "(" in spelling:
+            spelling = f"<{record.kind}>"
+        elif "(unnamed" in spelling:
+            spelling = "<enum>"
+        return spelling, size, "record" if record else _base(element), tuple(dims), record
 
 
 def _base(type_: Type) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvproxy_model.drivers.cache import Cache
 from nvproxy_model.drivers.confine import confine, drop_descriptors, limit_processor
-from nvproxy_model.drivers.headers import EXTRACTION, SDK, Wanted, extract
+from nvproxy_model.drivers.headers import EXTRACTION, SDK, Wanted, extract, prepare
 from nvproxy_model.drivers.release import Release, pack_release, unpack_release
 from nvproxy_model.errors import SourceError
 
@@ -191,8 +191,10 @@ def _serve(connection: Connection, other: Connection) -> None:
             except EOFError:
                 return
             limit_processor(CPU_SECONDS)
-            blobs = {blob: fresh[blob] if blob in fresh else blobs[blob] for blob in files.values()}
             try:
+                blobs = {
+                    blob: prepare(path, fresh[blob]) if blob in fresh else blobs[blob] for path, blob in files.items()
+                }
                 packed = pack_release(extract({path: blobs[blob] for path, blob in files.items()}, wanted))
                 connection.send_bytes(b"release\n" + json.dumps(packed, separators=(",", ":")).encode())
             except SourceError as error:
