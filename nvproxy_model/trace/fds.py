@@ -66,8 +66,6 @@ class Descriptors:
             parent = rec.raw.get("ppid")
             if rec.raw.get("how") == "fork" and isinstance(parent, int) and parent in self._open:
                 table.update(self._open[parent])
-        elif k == "exit":
-            self._open.pop(rec.pid, None)
 
     @staticmethod
     def _set(table: dict[int, str], fd: int, dev: str) -> None:

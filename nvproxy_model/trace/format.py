@@ -38,7 +38,7 @@ MAX_LINE: Final = 16 << 20
 """Bytes. A record with two copies of 1 MiB of parameters (the driver's own bound, RMAPI_PARAM_COPY_MAX_PARAMS_SIZE) in hex
 takes a quarter of it."""
 
-KINDS: Final = ("process", "open", "fd", "ioctl", "mmap", "close", "dup", "exec", "exit", "end")
+KINDS: Final = ("process", "open", "fd", "ioctl", "mmap", "close", "dup", "exec", "end")
 """The ``k`` of a record."""
 
 IOCTL_KINDS: Final = ("fe", "control", "alloc", "uvm", "other")

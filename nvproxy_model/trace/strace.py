@@ -191,7 +191,7 @@ class _Parser:
         process = self.process(tid)
         ret = None if result["ret"] == "?" else int(result["ret"], 0)
         code = getattr(errno, result["errno"] or "", 0) if result["errno"] else 0
-        record: dict[str, Any] = {"t": when, "pid": process.pid, "tid": tid}
+        record: dict[str, Any] = {"t": when, "pid": process.pid, "tid": tid or process.pid}
         if result["dur"]:
             record["d"] = round(float(result["dur"]) * 1e9)
         if name in ("clone", "clone3", "fork", "vfork"):
@@ -299,5 +299,5 @@ def parse(lines: Iterator[tuple[int, str]], problems: Problems) -> Iterator[dict
     for (tid, name), args in parser.waiting.items():
         if name == "ioctl":
             process = parser.process(tid)
-            record = {"t": parser.last, "pid": process.pid, "tid": tid}
+            record = {"t": parser.last, "pid": process.pid, "tid": tid or process.pid}
             yield from parser._ioctl(number, record, process, args, None, 0)

@@ -1,0 +1,1 @@
+"""Watching a running program through the kernel."""
