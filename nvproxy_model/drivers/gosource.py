@@ -1,7 +1,7 @@
-"""Constants and struct layouts of Go packages, read from their sources: no Go toolchain is needed, and nothing is executed.
+"""Constants and struct layouts of Go packages, read from their sources: no Go toolchain, and nothing is executed.
 
-Only what an ABI package is made of is evaluated: constant expressions (with iota), and structs of fixed-size members laid
-out as gc lays them out on amd64 and arm64. Whatever else stands where a constant or a struct was expected is reported in
+Only what an ABI package is made of is evaluated: constant expressions (with iota), and structs of fixed-size members,
+laid out as gc does on amd64 and arm64. Whatever else stands where a constant or a struct was expected is reported in
 :attr:`GoPackage.unread`, never passed over.
 """
 
@@ -59,7 +59,7 @@ _BINARY: Mapping[str, Callable[[int, int], int]] = {
 }
 
 
-class Unreadable(Exception):
+class Unreadable(Exception):  # noqa: N818 - a signal between modules, not an error that anyone sees
     """A construct that the reader does not know; it becomes an :class:`Unread` where it was met."""
 
 
@@ -203,7 +203,9 @@ class GoPackage:
 
     def _declare(self, file: str, root: Node) -> None:
         for node in errors(root):
-            self.unread.append(Unread(f"{file}:{node.start_point[0] + 1}", text(node)[:60], "not Go that the grammar knows"))
+            self.unread.append(
+                Unread(f"{file}:{node.start_point[0] + 1}", text(node)[:60], "not Go that the grammar knows")
+            )
         for node in named(root):
             if node.type == "const_declaration":
                 self.declare_constants(file, node)
@@ -431,7 +433,9 @@ class GoPackage:
             for field_name in names or [text(type_node).rpartition(".")[2]]:
                 member_align = alignment(member)
                 offset = -(-offset // member_align) * member_align
-                fields.append(Field(field_name, offset, member.size, member.type, member.base, member.dims, member.record))
+                fields.append(
+                    Field(field_name, offset, member.size, member.type, member.base, member.dims, member.record)
+                )
                 offset, align, last = offset + member.size, max(align, member_align), member.size
                 leaves += self._leaves.get(member.type, 1) if member.record else 1
                 if leaves > MAX_LEAVES:
@@ -442,7 +446,7 @@ class GoPackage:
         self._leaves[name] = leaves
         layout = Layout(name, "struct", size, align, tuple(fields))
         if name == "Handle" and len(fields) == 1:
-            # gVisor wraps NvHandle in a struct so that it does not convert to an integer by accident; to C it is a scalar.
+            # gVisor wraps NvHandle in a struct so that it does not convert to an integer; to C it is a scalar.
             return Field("", 0, size, name, fields[0].base, (), layout)
         return Field("", 0, size, name, "record", (), layout)
 

@@ -1,8 +1,8 @@
 """A gVisor checkout's tables and Go structs against what the driver's headers say, version by version.
 
 Every row is checked at every version of gVisor's tree that has public sources: the number under the driver's name, each
-struct that the row names, its Go type field by field, and -- for structs that nvproxy forwards as bytes -- that they hold no
-pointer and no fd. Nothing is sampled; a version that cannot be checked is reported as such.
+struct that the row names, its Go type field by field, and -- for structs that nvproxy forwards as bytes -- that they
+hold no pointer and no fd. Nothing is sampled; a version that cannot be checked is reported as such.
 """
 
 from __future__ import annotations
@@ -11,13 +11,25 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nvproxy_model.drivers.gosource import Unread
-from nvproxy_model.drivers.gvisor import TABLES, Entry, Nvproxy, Version
+from nvproxy_model.drivers.gvisor import Nvproxy
+from nvproxy_model.drivers.gvisor_tables import TABLES, Entry, Version
 from nvproxy_model.drivers.release import Release, control_struct
 from nvproxy_model.layout import Field, Layout
 
-__all__ = ["KINDS", "Finding", "Parity", "VersionReport", "compare", "compare_layouts", "looks_like_fd"]
+__all__ = [
+    "KINDS",
+    "NOTES",
+    "Difference",
+    "Finding",
+    "Parity",
+    "VersionReport",
+    "compare",
+    "compare_layouts",
+    "looks_like_fd",
+]
 
 KINDS: Mapping[str, str] = {
     # kind -> what it says; the ones below the line are notes, which are no difference
@@ -45,10 +57,21 @@ KINDS: Mapping[str, str] = {
 NOTES = frozenset({"name-differs", "number-unnamed", "caps-flip", "row-dropped", "no-struct-named"})
 
 _SCALARS = {"NvHandle": 4, "NvU32": 4, "NvU64": 8, "NvS32": 4}
-_PAD = re.compile(r"_|(pad|padding|reserved|rsvd)[0-9a-z]*|.*(_pad|_padding|_reserved|padding[0-9]*|reserved[0-9]*)", re.IGNORECASE)
+_PAD = re.compile(
+    r"_|(pad|padding|reserved|rsvd)[0-9a-z]*|.*(_pad|_padding|_reserved|padding[0-9]*|reserved[0-9]*)", re.IGNORECASE
+)
 _GO_PAD = re.compile(r"_|[Pp]ad(ding)?\d*")
 _FD = re.compile(r"(^|_|[a-z])(fd|Fd|FD|fds|Fds|FDs)\d*$|descriptor$|^notificationHandle$|^pOsEvent$", re.IGNORECASE)
 _VARIANT = re.compile(r"_?V(\d{3})$")
+
+
+class Difference(NamedTuple):
+    """What differs between two sides, before it is known whose and when."""
+
+    kind: str
+    detail: str
+    base: int | str | None
+    next: int | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +109,7 @@ class VersionReport:
 
 @dataclass(frozen=True)
 class Parity:
-    """The whole comparison. ``verdict`` is same, different, or unknown where something could not be read or compared."""
+    """The whole comparison. ``verdict`` is same, different, or unknown: something could not be read or compared."""
 
     revision: str
     versions: tuple[VersionReport, ...]
@@ -111,10 +134,8 @@ class _Gathered:
 
     order: dict[tuple[str, str, str, int | str | None, int | str | None, str], list[str]] = field(default_factory=dict)
 
-    def add(
-        self, version: str, kind: str, name: str, detail: str, base: int | str | None, next_: int | str | None, where: str
-    ) -> None:
-        versions = self.order.setdefault((kind, name, detail, base, next_, where), [])
+    def add(self, version: str, name: str, difference: Difference, where: str) -> None:
+        versions = self.order.setdefault((*difference[:1], name, *difference[1:], where), [])
         if version not in versions:
             versions.append(version)
 
@@ -135,7 +156,10 @@ def release_name(version: str, known: Iterable[str]) -> str | None:
 
 
 def compare(
-    nvproxy: Nvproxy, known: Iterable[str], release: Callable[[str], Release], progress: Callable[[], None] = lambda: None
+    nvproxy: Nvproxy,
+    known: Iterable[str],
+    release: Callable[[str], Release],
+    progress: Callable[[], None] = lambda: None,
 ) -> Parity:
     """Checks every version of ``nvproxy`` against the driver releases that ``known`` names and ``release`` reads.
 
@@ -198,7 +222,7 @@ class _Comparer:
         for name in nvproxy.nvgpu.struct_names:
             if name not in unread:
                 self.go_layouts[name] = nvproxy.nvgpu.layout(name)
-        self.compared: dict[tuple[str, Layout], tuple[tuple[str, str, int | str | None, int | str | None], ...]] = {}
+        self.compared: dict[tuple[str, Layout], tuple[Difference, ...]] = {}
 
     # What needs no driver.
 
@@ -206,27 +230,48 @@ class _Comparer:
         for what in version.unmatched:
             table, _, rest = what.partition(" ")
             name, _, detail = rest.partition(": ")
-            self.gathered.add(version.version, "rows-unmatched", f"{table} {name}", detail, None, None, "pkg/sentry/devices/nvproxy/version.go:1")
+            self.gathered.add(
+                version.version,
+                f"{table} {name}",
+                Difference("rows-unmatched", detail, None, None),
+                "pkg/sentry/devices/nvproxy/version.go:1",
+            )
         for entry in _entries(version):
             types = [struct.go_type for struct in entry.structs or () if struct.go_type]
             if entry.handler_type and types and entry.handler_type not in types:
-                self._row(version, entry, "handler-struct", "the handler's type and the row's", entry.handler_type, types[0])
+                self._row(
+                    version,
+                    entry,
+                    Difference("handler-struct", "the handler's type and the row's", entry.handler_type, types[0]),
+                )
         parent = self.nvproxy.versions.get(version.parent or "")
         if parent is None:
             return
         for table in TABLES:
             for number, entry in version.tables[table].items():
                 before = parent.tables[table].get(number)
-                if before is not None and before.caps is not None and entry.caps is not None and before.caps != entry.caps:
+                if (
+                    before is not None
+                    and before.caps is not None
+                    and entry.caps is not None
+                    and before.caps != entry.caps
+                ):
                     lost = sorted(set(before.caps) - set(entry.caps))
                     gained = sorted(set(entry.caps) - set(before.caps))
                     detail = " ".join([f"+{cap}" for cap in gained] + [f"-{cap}" for cap in lost])
-                    self._row(version, entry, "caps-flip", f"{detail} (parent {parent.version})", ",".join(entry.caps), ",".join(before.caps))
+                    self._row(
+                        version,
+                        entry,
+                        Difference(
+                            "caps-flip",
+                            f"{detail} (parent {parent.version})",
+                            ",".join(entry.caps),
+                            ",".join(before.caps),
+                        ),
+                    )
 
-    def _row(
-        self, version: Version, entry: Entry, kind: str, detail: str, base: int | str | None, next_: int | str | None
-    ) -> None:
-        self.gathered.add(version.version, kind, f"{entry.table} {entry.symbol}", detail, base, next_, entry.where)
+    def _row(self, version: Version, entry: Entry, difference: Difference) -> None:
+        self.gathered.add(version.version, f"{entry.table} {entry.symbol}", difference, entry.where)
 
     # Against one release.
 
@@ -238,14 +283,14 @@ class _Comparer:
             name = entry.name or entry.symbol
             value = release.constants.get(name)
             if value is None and entry.name is None and name not in self.named:
-                self._row(version, entry, "number-unnamed", f"{entry.number:#x}", entry.number, None)
+                self._row(version, entry, Difference("number-unnamed", f"{entry.number:#x}", entry.number, None))
             elif value is None:
                 numbers = numbers if numbers is not None else _by_number(release)
                 others = _alike(name, numbers.get(entry.number, []))
                 detail = f"{name} is not defined" + (f"; {entry.number:#x} is {others[0]}" if others else "")
-                self._row(version, entry, "name-missing", detail, entry.number, None)
+                self._row(version, entry, Difference("name-missing", detail, entry.number, None))
             elif value is not None and value != entry.number:
-                self._row(version, entry, "number-differs", f"{name}", entry.number, value)
+                self._row(version, entry, Difference("number-differs", f"{name}", entry.number, value))
             structs |= self._check_structs(version, entry, name, release)
         self._dropped(version, release)
         self._loose(version, release)
@@ -257,13 +302,19 @@ class _Comparer:
             if struct_name in _SCALARS:
                 if go_type is not None and self.go_layouts[go_type].size != _SCALARS[struct_name]:
                     size = self.go_layouts[go_type].size
-                    self._row(version, entry, "size-differs", f"{struct_name} ({go_type})", size, _SCALARS[struct_name])
+                    self._row(
+                        version,
+                        entry,
+                        Difference("size-differs", f"{struct_name} ({go_type})", size, _SCALARS[struct_name]),
+                    )
                 continue
             layout = release.structs.get(struct_name)
             if layout is None:
                 near = difflib.get_close_matches(struct_name, list(release.structs), 1, 0.85)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                self._row(version, entry, "struct-missing", f"{struct_name} is not defined{hint}", go_type, None)
+                self._row(
+                    version, entry, Difference("struct-missing", f"{struct_name} is not defined{hint}", go_type, None)
+                )
                 continue
             found.add(struct_name)
             if go_type is None:
@@ -275,7 +326,7 @@ class _Comparer:
     def _structs_of(
         self, version: Version, entry: Entry, name: str, release: Release
     ) -> Iterator[tuple[str, str | None]]:
-        """The driver's structs of a row and their Go types: as it says, else by Go type, else by the rule for controls."""
+        """The driver's structs of a row and their Go types: as it says, else by Go type, else by the controls' rule."""
         if entry.structs is not None:
             yield from ((struct.name, struct.go_type) for struct in entry.structs)
             return
@@ -292,21 +343,27 @@ class _Comparer:
                 yield ruled, None
                 return
         detail = f"handler {entry.handler}" + (f"[{entry.handler_type}]" if entry.handler_type else "")
-        self._row(version, entry, "no-struct-named", detail, None, None)
+        self._row(version, entry, Difference("no-struct-named", detail, None, None))
 
     def _check_simple(self, version: Version, entry: Entry, layout: Layout, release: Release) -> None:
         pointers = {leaf.path for leaf in layout.leaves() if leaf.base == "ptr"}
         embedded = release.embedded.get(entry.name or entry.symbol, ())
         for path in sorted(pointers | set(embedded)):
             reason = "type" if path in pointers else "embedded_param_copy.c: embeddedParamCopyIn()"
-            self._row(version, entry, "simple-pointer", f"{layout.name}.{path} by {reason}", entry.handler, None)
+            self._row(
+                version, entry, Difference("simple-pointer", f"{layout.name}.{path} by {reason}", entry.handler, None)
+            )
         for leaf in layout.leaves():
             if leaf.base != "ptr" and looks_like_fd(leaf.path, leaf.base):
-                self._row(version, entry, "simple-fd", f"{layout.name}.{leaf.path} ({leaf.type})", entry.handler, leaf.offset)
+                self._row(
+                    version,
+                    entry,
+                    Difference("simple-fd", f"{layout.name}.{leaf.path} ({leaf.type})", entry.handler, leaf.offset),
+                )
 
     def _check_type(self, version: Version, entry: Entry, go_type: str, struct_name: str, layout: Layout) -> None:
-        for kind, detail, base, next_ in self._layouts(go_type, layout):
-            self._row(version, entry, kind, f"{struct_name} ({go_type}): {detail}", base, next_)
+        for found in self._layouts(go_type, layout):
+            self._row(version, entry, found._replace(detail=f"{struct_name} ({go_type}): {found.detail}"))
         go = self.go_layouts[go_type]
         for member in _overlaid(go, layout):
             for name in _union_types(go_type, member.name, self.go_layouts):
@@ -319,12 +376,17 @@ class _Comparer:
         where = self.nvproxy.nvgpu.where(go_type)
         if go.size != layout.size:
             kind, detail = "union-member-differs", f"{path}: size"
-            self.gathered.add(version.version, kind, go_type, detail, go.size, layout.size, where)
+            self.gathered.add(version.version, go_type, Difference(kind, detail, go.size, layout.size), where)
         for kind, detail, base, next_ in self._layouts(go_type, layout):
             if kind not in ("size-differs", "name-differs"):
-                self.gathered.add(version.version, "union-member-differs", go_type, f"{path}: {detail} ({kind})", base, next_, where)
+                self.gathered.add(
+                    version.version,
+                    go_type,
+                    Difference("union-member-differs", f"{path}: {detail} ({kind})", base, next_),
+                    where,
+                )
 
-    def _layouts(self, go_type: str, layout: Layout) -> tuple[tuple[str, str, int | str | None, int | str | None], ...]:
+    def _layouts(self, go_type: str, layout: Layout) -> tuple[Difference, ...]:
         key = (go_type, layout)
         if key not in self.compared:
             self.compared[key] = tuple(compare_layouts(self.go_layouts[go_type], layout))
@@ -338,7 +400,7 @@ class _Comparer:
             for number, entry in parent.tables[table].items():
                 name = entry.name or entry.symbol
                 if number not in version.tables[table] and release.constants.get(name) == number:
-                    self._row(version, entry, "row-dropped", f"the driver still has {name}", None, number)
+                    self._row(version, entry, Difference("row-dropped", f"the driver still has {name}", None, number))
 
     def _loose(self, version: Version, release: Release) -> None:
         """Constants that are no row's key, and types that no row names, where the driver has the same name."""
@@ -349,12 +411,21 @@ class _Comparer:
                 continue
             value, actual = nvgpu.constant(name).value, release.constants.get(name)
             if actual is not None and isinstance(value, int) and value != actual:
-                moved = next((other for other in release.constants if other.startswith(f"{name}_V") and release.constants[other] == value), None)
+                moved = next(
+                    (
+                        other
+                        for other in release.constants
+                        if other.startswith(f"{name}_V") and release.constants[other] == value
+                    ),
+                    None,
+                )
                 detail = "value" + (f"; {value} is the driver's {moved}" if moved else "")
-                self.gathered.add(version.version, "constant-differs", name, detail, value, actual, nvgpu.where(name))
+                self.gathered.add(
+                    version.version, name, Difference("constant-differs", detail, value, actual), nvgpu.where(name)
+                )
         for go_type, layout in self._loose_types(version, release):
-            for kind, detail, base, next_ in self._layouts(go_type, layout):
-                self.gathered.add(version.version, kind, go_type, detail, base, next_, nvgpu.where(go_type))
+            for found in self._layouts(go_type, layout):
+                self.gathered.add(version.version, go_type, found, nvgpu.where(go_type))
 
     def _loose_types(self, version: Version, release: Release) -> Iterator[tuple[str, Layout]]:
         """Of the variants X, X_V550, X_V570 the one for this version: the newest that is not newer than it."""
@@ -386,8 +457,8 @@ def _by_number(release: Release) -> dict[int, list[str]]:
 
 def _alike(name: str, others: list[str]) -> list[str]:
     """Of the driver's names for a number those of the same family (NV2080_CTRL_CMD_..., UVM_...), nearest first."""
-    family = name.split("_")[0]
-    return difflib.get_close_matches(name, [other for other in others if other.split("_")[0] == family], 1, 0.5)
+    family = name.partition("_")[0]
+    return difflib.get_close_matches(name, [other for other in others if other.partition("_")[0] == family], 1, 0.5)
 
 
 def _plain(name: str) -> str:
@@ -405,7 +476,7 @@ def _driver_name(go_type: str, release: Release) -> str | None:
 
 
 def looks_like_fd(path: str, base: str) -> bool:
-    """Whether a member's name says that it carries an fd: ``fd``, ``rmCtrlFd``, ``devDescriptor``, ``notificationHandle``."""
+    """Whether a member's name says that it carries an fd: ``fd``, ``rmCtrlFd``, ``devDescriptor``, ``pOsEvent``."""
     name = path.rpartition(".")[2]
     return base in ("s32", "u32", "u64", "s64") and _FD.search(name) is not None
 
@@ -425,7 +496,7 @@ class _Span:
 
 
 def _spans(layout: Layout, prefix: str = "", base: int = 0) -> Iterator[_Span]:
-    """Scalars and arrays of scalars; an array of records at its first element, and its whole extent as one more span."""
+    """Scalars and arrays of scalars; an array of records at its first element, and its whole extent as one span."""
     for member in layout.fields:
         path, offset = prefix + member.name, base + member.offset
         pad = _GO_PAD.fullmatch(member.name) is not None
@@ -445,13 +516,13 @@ def _extents(layout: Layout, base: int = 0) -> Iterator[tuple[int, int]]:
             yield from _extents(member.record, base + member.offset)
 
 
-def compare_layouts(go: Layout, driver: Layout) -> Iterator[tuple[str, str, int | str | None, int | str | None]]:
+def compare_layouts(go: Layout, driver: Layout) -> Iterator[Difference]:
     """Differences of a Go layout (first value) from a driver's (second): (kind, detail, Go's, driver's).
 
-    A Go byte array may stand for a whole record or union of the driver; a Go member may stand for one member of a union.
+    A Go byte array may stand for a whole record or union of the driver, a Go member for one member of a union.
     """
     if go.size != driver.size:
-        yield "size-differs", "size", go.size, driver.size
+        yield Difference("size-differs", "size", go.size, driver.size)
     ours = list(_spans(go))
     theirs = list(_spans(driver))
     by_place: dict[tuple[int, int], list[_Span]] = {}
@@ -468,11 +539,12 @@ def compare_layouts(go: Layout, driver: Layout) -> Iterator[tuple[str, str, int 
             yield from _compare_span(span, _best(span, matches))
         elif not (span.base == "u8" and (span.offset, span.size) in extents):
             there = [t.path for t in theirs if t.offset < span.end and span.offset < t.end and not _is_padding(t)]
-            detail = f"{span.path} at {span.offset}, {span.size} bytes; the driver has {', '.join(there[:3]) or 'nothing'} there"
-            yield "field-extra", detail, span.offset, None
+            has = ", ".join(there[:3]) or "nothing"
+            detail = f"{span.path} at {span.offset}, {span.size} bytes; the driver has {has} there"
+            yield Difference("field-extra", detail, span.offset, None)
     for span in theirs:
         if not _is_padding(span) and not any(start < span.end and span.offset < end for start, end in covered):
-            yield "field-missing", f"{span.path} at {span.offset}, {span.size} bytes", None, span.offset
+            yield Difference("field-missing", f"{span.path} at {span.offset}, {span.size} bytes", None, span.offset)
 
 
 def _is_padding(span: _Span) -> bool:
@@ -485,18 +557,18 @@ def _best(span: _Span, matches: list[_Span]) -> _Span:
     return min(matches, key=lambda m: (m.base != span.base, _plain(m.path.rpartition(".")[2]) != wanted, m.path))
 
 
-def _compare_span(ours: _Span, theirs: _Span) -> Iterator[tuple[str, str, int | str | None, int | str | None]]:
+def _compare_span(ours: _Span, theirs: _Span) -> Iterator[Difference]:
     detail = f"{ours.path} at {ours.offset}, the driver's {theirs.path}"
     if (ours.base == "ptr") != (theirs.base == "ptr"):
-        yield "pointer-differs", detail, ours.type, theirs.type
+        yield Difference("pointer-differs", detail, ours.type, theirs.type)
     elif (ours.type == "Handle") != (theirs.type == "NvHandle"):
-        yield "handle-differs", detail, ours.type, theirs.type
-    elif ours.base[0] != theirs.base[0] and {ours.base[0], theirs.base[0]} == {"s", "u"} and ours.size > 1 and ours.base[1:] != "8":
-        yield "sign-differs", detail, ours.type, theirs.type
+        yield Difference("handle-differs", detail, ours.type, theirs.type)
+    elif ours.base[0] != theirs.base[0] and {ours.base[0], theirs.base[0]} == {"s", "u"} and ours.base[1:] != "8":
+        yield Difference("sign-differs", detail, ours.type, theirs.type)
     left, right = (_plain(span.path.rpartition(".")[2]) for span in (ours, theirs))
     # Go names drop NVIDIA's prefixes: Bar1Mapping is bBar1Mapping, InfoList is busInfoList.
     if not (left.endswith(right) or right.endswith(left)):
-        yield "name-differs", f"at {ours.offset}", ours.path, theirs.path
+        yield Difference("name-differs", f"at {ours.offset}", ours.path, theirs.path)
 
 
 def _overlaid(go: Layout, driver: Layout) -> Iterator[Field]:

@@ -3,7 +3,7 @@
 A pin file is YAML::
 
     pin: 1
-    driver: 570.86.15            # where the values were taken; a remark, not a limit
+    driver: "570.86.15"          # where the values were taken; a remark, not a limit
     structs:
       NV_MEMORY_ALLOCATION_PARAMS:
         size: 128
@@ -68,7 +68,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A release at which a pin stops holding while it held at its parent (or that has no parent); ``actual`` None: absent."""
+    """A release at which a pin stops holding: it held at the parent, or there is none. ``actual`` None: absent."""
 
     version: str
     actual: int | None
@@ -103,7 +103,7 @@ def load(text: bytes) -> list[Pin]:
     if len(text) > MAX_FILE:
         raise PinError(f"over {MAX_FILE >> 20} MiB")
     try:
-        data = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        data = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
@@ -178,7 +178,7 @@ def check(pins: Iterable[Pin], releases: Releases, versions: Sequence[str]) -> l
             raise PinError(f"{pin}: none of {len(versions)} releases has it{_hint(pin, releases, versions)}")
         holds = tuple(version for version, value in found.items() if value == pin.value)
         broken = tuple((version, value) for version, value in found.items() if value != pin.value)
-        first = tuple(Break(v, value) for v, value in broken if _parent_among(releases, v, found) is None or _held(releases, v, found, pin))
+        first = tuple(Break(version, value) for version, value in broken if _fresh(releases, version, found, pin))
         reports.append(PinReport(pin, holds, broken, first))
     return reports
 
@@ -191,9 +191,10 @@ def _parent_among(releases: Releases, version: str, found: Mapping[str, int | No
     return parent
 
 
-def _held(releases: Releases, version: str, found: Mapping[str, int | None], pin: Pin) -> bool:
+def _fresh(releases: Releases, version: str, found: Mapping[str, int | None], pin: Pin) -> bool:
+    """Whether the pin held just above this release, or nothing above it was checked."""
     parent = _parent_among(releases, version, found)
-    return parent is not None and found[parent] == pin.value
+    return parent is None or found[parent] == pin.value
 
 
 def _hint(pin: Pin, releases: Releases, versions: Sequence[str]) -> str:
@@ -224,7 +225,7 @@ def dump(names: Sequence[str], release: Release) -> str:
             near = difflib.get_close_matches(name, [*release.structs, *release.constants], 1, 0.6)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise PinError(f"{name}: {release.version} has no struct and no constant of that name{hint}")
-    lines = ["pin: 1", f"driver: {release.version}"]
+    lines = ["pin: 1", f'driver: "{release.version}"']
     if structs:
         lines.append("structs:")
         for name, body in structs.items():
