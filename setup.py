@@ -32,7 +32,7 @@ NATIVE = [
     Extension(
         "cuinterpose.libcuinterpose",
         [SHIM + "shim.c", SHIM + "loader.c", SHIM + "lookup.c", SHIM + "dlsym.S"],
-        depends=[SHIM + "shim.h", SHIM + "surface.h", SHIM + "shim.map"],
+        depends=[SHIM + "glibc.h", SHIM + "shim.h", SHIM + "surface.h", SHIM + "shim.map"],
         extra_compile_args=[*COMPILE, "-fno-semantic-interposition"],
         extra_link_args=[
             *LINK,

@@ -7,8 +7,16 @@
  * The name is read byte by byte: a wider load could cross into an unmapped page.
  */
 	.text
-	.globl	dlsym
-	.type	dlsym, %function
+	.globl	cui_dlsym_entry
+	.type	cui_dlsym_entry, %function
+	.globl	cui_dlsym_entry_2_34
+	.set	cui_dlsym_entry_2_34, cui_dlsym_entry
+#if defined(__x86_64__)
+	.symver	cui_dlsym_entry, dlsym@GLIBC_2.2.5
+#elif defined(__aarch64__)
+	.symver	cui_dlsym_entry, dlsym@GLIBC_2.17
+#endif
+	.symver	cui_dlsym_entry_2_34, dlsym@@GLIBC_2.34
 	.hidden	cui_real_dlsym
 	.hidden	cui_dlsym
 	.hidden	cui_find_real_dlsym
@@ -16,7 +24,7 @@
 
 #if defined(__x86_64__)
 
-dlsym:
+cui_dlsym_entry:
 	.cfi_startproc
 	endbr64
 	cmpb	$'c', (%rsi)
@@ -61,7 +69,7 @@ dlsym:
 	.cfi_adjust_cfa_offset -8
 	jmp	*%rax
 	.cfi_endproc
-	.size	dlsym, . - dlsym
+	.size	cui_dlsym_entry, . - cui_dlsym_entry
 
 /* GNU_PROPERTY_X86_FEATURE_1_AND: IBT and SHSTK */
 #define FEATURE_AND	0xc0000002
@@ -69,7 +77,7 @@ dlsym:
 
 #elif defined(__aarch64__)
 
-dlsym:
+cui_dlsym_entry:
 	.cfi_startproc
 	hint	#34			/* bti c */
 	ldrb	w9, [x1]
@@ -117,7 +125,7 @@ dlsym:
 	.cfi_def_cfa_offset 0
 	br	x16
 	.cfi_endproc
-	.size	dlsym, . - dlsym
+	.size	cui_dlsym_entry, . - cui_dlsym_entry
 
 /* GNU_PROPERTY_AARCH64_FEATURE_1_AND: BTI and PAC */
 #define FEATURE_AND	0xc0000000

@@ -14,7 +14,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
-#include <string.h>
 
 #include "shim.h"
 
@@ -42,8 +41,18 @@ const char *const cui_entry_names[CUI_ENTRIES] = {
 #undef X
 };
 
+/* Reading symbol tables is part of finding dlsym, which precedes a sanitizer's start: no checks, no strcmp of its. */
+#define EARLY __attribute__((no_sanitize("address", "undefined")))
+
+EARLY static bool same(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
 /* glibc writes run-time addresses into a dynamic section that is writable, and leaves a read-only one alone. */
-static const void *pointer(uintptr_t base, const ElfW(Dyn) *entry)
+EARLY static const void *pointer(uintptr_t base, const ElfW(Dyn) *entry)
 {
 	return (const void *)(entry->d_un.d_ptr < base ? base + entry->d_un.d_ptr : entry->d_un.d_ptr);
 }
@@ -56,7 +65,7 @@ struct symbols {
 	const char *soname;
 };
 
-static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) *dynamic)
+EARLY static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) *dynamic)
 {
 	struct symbols symbols = { 0 };
 	const ElfW(Dyn) *soname = NULL;
@@ -78,19 +87,19 @@ static struct symbols symbols_of(uintptr_t base, const ElfW(Dyn) *dynamic)
 	return symbols;
 }
 
-static void *defined(uintptr_t base, const struct symbols *symbols, uint32_t index, const char *name)
+EARLY static void *defined(uintptr_t base, const struct symbols *symbols, uint32_t index, const char *name)
 {
 	const ElfW(Sym) *symbol = &symbols->table[index];
 	unsigned int type = symbol->st_info & 0xf;
 
 	/* An indirect function's value is its resolver, not an address that dlsym would return. */
 	if (symbol->st_shndx == SHN_UNDEF || (type != STT_FUNC && type != STT_NOTYPE) ||
-	    strcmp(symbols->strings + symbol->st_name, name) != 0)
+	    !same(symbols->strings + symbol->st_name, name))
 		return NULL;
 	return (void *)(base + symbol->st_value);
 }
 
-static void *find(uintptr_t base, const struct symbols *symbols, const char *name)
+EARLY static void *find(uintptr_t base, const struct symbols *symbols, const char *name)
 {
 	void *address = NULL;
 
@@ -120,7 +129,7 @@ static void *find(uintptr_t base, const struct symbols *symbols, const char *nam
 	return address;
 }
 
-void *cui_defined(uintptr_t base, const void *dynamic, const char *name)
+EARLY void *cui_defined(uintptr_t base, const void *dynamic, const char *name)
 {
 	struct symbols symbols = symbols_of(base, dynamic);
 
@@ -130,7 +139,7 @@ void *cui_defined(uintptr_t base, const void *dynamic, const char *name)
 static struct library *library_named(const char *soname)
 {
 	for (unsigned int i = 0; soname && i < LIBRARIES; i++)
-		if (strcmp(libraries[i].soname, soname) == 0)
+		if (same(libraries[i].soname, soname))
 			return &libraries[i];
 	return NULL;
 }

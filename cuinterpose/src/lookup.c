@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "glibc.h"
 #include "shim.h"
 
 typedef void *dlsym_fn(void *handle, const char *name);
@@ -22,23 +23,28 @@ dlsym_fn *_Atomic cui_real_dlsym;
 
 extern const ElfW(Dyn) own_dynamic[] __asm__("_DYNAMIC") __attribute__((visibility("hidden")));
 
-#if defined(__x86_64__)
-#define BASE_VERSION "GLIBC_2.2.5"
-#elif defined(__aarch64__)
-#define BASE_VERSION "GLIBC_2.17"
-#else
-#error "dlsym's first version is known for x86-64 and aarch64 only"
-#endif
-
 /*
- * dlsym moved from libdl to libc in 2.34 and got that version there.  Runs
- * before any constructor, a sanitizer's included; all threads find the same.
+ * The next definition after ours, as the dynamic loader would find it.  dlsym
+ * moved from libdl to libc in 2.34 and got that version there.  dlvsym passes by
+ * an interposer that has no such version, so what stands between us and its
+ * answer is looked at too: those objects were there at start and never go.
+ *
+ * Runs before any constructor, a sanitizer's included.  All threads find the same.
  */
 __attribute__((no_sanitize("address", "undefined"))) static void *after_us(const char *name)
 {
-	void *found = dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
+	Dl_info info;
+	struct link_map *map, *end;
+	void *found = dlvsym(RTLD_NEXT, name, "GLIBC_2.34"), *interposer = NULL;
 
-	return found ? found : dlvsym(RTLD_NEXT, name, BASE_VERSION);
+	if (!found)
+		found = dlvsym(RTLD_NEXT, name, BASE_VERSION);
+	if (!found || !dladdr1(found, &info, (void **)&end, RTLD_DL_LINKMAP) ||
+	    !dladdr1(own_dynamic, &info, (void **)&map, RTLD_DL_LINKMAP))
+		return found;
+	for (map = map->l_next; map && map != end && !interposer; map = map->l_next)
+		interposer = cui_defined(map->l_addr, map->l_ld, name);
+	return interposer ? interposer : found;
 }
 
 __attribute__((no_sanitize("address", "undefined"))) dlsym_fn *cui_find_real_dlsym(void)
@@ -222,8 +228,12 @@ struct answer cui_dlsym(void *handle, const char *name, const void *caller)
 }
 
 /* The only way to unload a library, hence the one place where references on those in use must be held. */
-__attribute__((visibility("default"))) int dlclose(void *handle)
+int cui_dlclose(void *handle);
+__asm__(".symver cui_dlclose, dlclose@" BASE_VERSION);
+__attribute__((visibility("default"), used)) int cui_dlclose(void *handle)
 {
 	cui_keep_mapped();
 	return real_dlclose()(handle);
 }
+extern __typeof__(cui_dlclose) cui_dlclose_2_34 __attribute__((alias("cui_dlclose"), visibility("default"), used));
+__asm__(".symver cui_dlclose_2_34, dlclose@@GLIBC_2.34");

@@ -157,10 +157,10 @@ void *const cui_wrappers[CUI_ENTRIES] = {
 };
 
 void *_Atomic cui_entries[CUI_ENTRIES] = {
-#define X(name, ...) [CUI_##name] = first_##name,
+#define X(name, ...) [CUI_##name] = (void *)first_##name,
 	CUI_DRIVER(X)
 #undef X
-#define X(name, generation, ...) [CUI_##name##_##generation] = first_##name##_##generation,
+#define X(name, generation, ...) [CUI_##name##_##generation] = (void *)first_##name##_##generation,
 	CUI_RUNTIME(X)
 #undef X
 };

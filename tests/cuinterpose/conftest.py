@@ -1,0 +1,52 @@
+"""The builds that the tests share: plain and sanitized, each once a session."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from shim_world import DLSYM_VERSION, SANITIZE, Toolchain, World, build_world
+
+
+def need(*programs: str) -> None:
+    missing = [name for name in programs if not shutil.which(name)]
+    if missing or sys.platform != "linux" or platform.machine() not in DLSYM_VERSION:
+        pytest.skip(f"the shim's tests need Linux on x86-64 or aarch64, and {' '.join(missing or programs)}")
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> World:
+    need("gcc")
+    return build_world(tmp_path_factory.mktemp("plain"), Toolchain())
+
+
+@pytest.fixture(scope="session")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Sanitizers in every object; their runtimes are preloaded, as an uninstrumented program would need."""
+    need("gcc")
+    tools = Toolchain(flags=tuple(SANITIZE))
+    probe = subprocess.run(
+        ["gcc", *SANITIZE, "-x", "c", "-", "-o", os.devnull],
+        input="int main(void){return 0;}",
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    if probe.returncode:
+        pytest.skip(f"gcc has no AddressSanitizer here: {probe.stderr.splitlines()[-1:]}")
+    world = build_world(tmp_path_factory.mktemp("sanitized"), tools)
+    runtimes = [
+        subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return World(tools, world.root, tuple(runtimes))
+
+
+@pytest.fixture(params=["plain", "sanitized"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    yield request.getfixturevalue(request.param)
