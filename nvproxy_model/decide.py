@@ -6,9 +6,10 @@ import enum
 import errno
 import functools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
 from nvproxy_model.rules import Rule
 
@@ -45,7 +46,7 @@ class FdLookup(Protocol):
 
 
 class Verdict(enum.Enum):
-    """ALLOW: the host may have the bytes as they are. TRANSLATE: the host gets ``params`` and ``copies``. REJECT: it gets nothing."""
+    """ALLOW: the host may have the bytes as they are. TRANSLATE: it gets ``params`` and ``copies``. REJECT: it gets nothing."""
 
     ALLOW = "allow"
     TRANSLATE = "translate"
@@ -104,6 +105,16 @@ class Copy(NamedTuple):
     writable: bool = True
 
 
+DUTIES: Mapping[str, str] = {
+    "alloc_memory": "NV01_MEMORY_SYSTEM: on NV_OK the named file may be mapped once, limit + 1 bytes, unless the flags say "
+    "otherwise; OS descriptors: pin the guest's pages until the object is freed",
+    "export_to_dmabuf_fd": "on NV_OK with a fresh fd: wrap the host's dma-buf in a new guest file, close-on-exec",
+    "map_memory": "on NV_OK the named file may be mapped once, params.length bytes, as the returned caching type says",
+    "uvm_initialize": "map UVM ranges of the guest at the same address for the host: offset == address",
+}
+"""What an embedder must do for a call beyond forwarding it, by the rule's handler."""
+
+
 class Decision(NamedTuple):
     """An immutable answer for one call."""
 
@@ -130,6 +141,11 @@ class Decision(NamedTuple):
         return self.call.rule
 
     @property
+    def duty(self) -> str | None:
+        """What the embedder must do beyond forwarding the call; a session does all of it but the mapping and the pinning."""
+        return DUTIES.get(self.call.rule.handler or "") if self.allowed and self.call.rule is not None else None
+
+    @property
     def version(self) -> str:
         return self.call.version
 
@@ -145,7 +161,13 @@ class Decision(NamedTuple):
             where += f": {self.detail[0]}" if len(self.detail) == 1 else f": {self.detail[0]}: {self.detail[1]}"
         elif self.call.rule is not None and self.call.rule.why:
             where += f": {self.call.rule.why}"
-        answer = "admitted" if self.allowed else f"status {self.status:#x}" if self.status is not None else _errno(self.errno)
+        answer = (
+            "admitted"
+            if self.allowed
+            else f"status {self.status:#x}"
+            if self.status is not None
+            else _errno(self.errno)
+        )
         return f"{where}: {self.why.value} ({answer})"
 
 
@@ -182,6 +204,8 @@ class Plan(NamedTuple):
     status: Step | None
     restore: tuple[tuple[int, int], ...]
     """(offset, size) of what the guest must see unchanged after the host call."""
+    cleared: tuple[tuple[int, int], ...]
+    """(offset, size) of what neither the host nor, afterwards, the guest sees."""
 
     @property
     def roles(self) -> bool:
@@ -194,7 +218,7 @@ _FORMAT = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "s8": "b", "s16": "h",
 
 @functools.cache
 def plan(of: CStruct) -> Plan:
-    """The plan of a resolved struct (`CStruct.at`)."""
+    """The plan of a resolved struct (`CStruct.at`). Raises DefinitionError for what no decider is made for."""
     steps = [
         Step(path, offset, member.size, _FORMAT[member.element.base], member.role)
         for path, offset, member in of.walk()
@@ -209,6 +233,8 @@ def plan(of: CStruct) -> Plan:
     )
     counts = tuple(_count(of, step) for step in pointers if _count_name(step))
     fds = pick(Fd)
+    if fds and pointers:
+        raise DefinitionError(f"{of.ctype}: fds and buffers in one struct")
     restored = fds + pick(UserPointer)
     return Plan(
         of.ctype or "",
@@ -220,6 +246,7 @@ def plan(of: CStruct) -> Plan:
         pick(Handle, lambda role: role.depends),
         next(iter(pick(Status)), None),
         tuple((step.offset, step.size) for step in restored),
+        tuple((step.offset, step.size) for step in pick(OpaquePointer, lambda role: role.cleared)),
     )
 
 
@@ -248,7 +275,9 @@ def refuse_fd(call: Call, step: Step, value: int, file: GuestFile | None) -> Dec
     """The refusal of one fd, naming the field and what stands behind the number."""
     role: Any = step.role
     found = "not open" if file is None else f"a {file.kind} file"
-    return _refusal(call, Why.FD, role.refuse, f"{step.path} = {value:#x}", f"fd {int32(value)} is {found}, not a {role.file} file")
+    return _refusal(
+        call, Why.FD, role.refuse, f"{step.path} = {value:#x}", f"fd {int32(value)} is {found}, not a {role.file} file"
+    )
 
 
 def refuse_wide_fd(call: Call, step: Step, value: int) -> Decision:
@@ -306,7 +335,7 @@ def interpret(call: Call, of: CStruct, data: bytes | None, fds: FdLookup, *, str
     for step in what.required:
         if not value(step.path):
             return _refuse_required(call, step)
-    params, copies = bytearray(data), []
+    params, copies, verdict = bytearray(data), [], Verdict.ALLOW
     for step in what.fds:
         role: Any = step.role
         number = value(step.path)
@@ -318,6 +347,7 @@ def interpret(call: Call, of: CStruct, data: bytes | None, fds: FdLookup, *, str
         if file is None or file.kind != role.file:
             return refuse_fd(call, step, number, file)
         params[step.offset : step.offset + step.size] = file.host_fd.to_bytes(step.size, "little")
+        verdict = Verdict.TRANSLATE
     for step in what.pointers:
         address = value(step.path)
         end = step.offset + step.size
@@ -341,24 +371,36 @@ def interpret(call: Call, of: CStruct, data: bytes | None, fds: FdLookup, *, str
         if not 0 < size <= role.limit:
             return refuse_count(call, step, count)
         copies.append(Copy(step.offset, address, size, role.mode == "inout", role.late))
-    depends = tuple(value(s.path) for s in what.depends if value(s.path) not in s.role.null)  # type: ignore[attr-defined]
-    verdict = Verdict.TRANSLATE if copies or params != data else Verdict.ALLOW
+    depends = tuple(value(s.path) for s in what.depends if value(s.path) not in s.role.null)
+    if copies or params != data:
+        verdict = Verdict.TRANSLATE
     return Decision(verdict, Why.RULE, call, 0, None, bytes(params), depends, tuple(copies))
 
 
 def _gather(what: Plan) -> tuple[struct.Struct, list[str], dict[str, str]]:
-    """One struct.Struct that reads just the fields a decision needs, the variables in order, and each path's variable."""
+    """A struct.Struct that reads the fields a decision needs, the variables in order, and each path's variable.
+
+    What lies between the fields is skipped, or, where an fd may be replaced, kept in pieces to pack anew.
+    """
     wanted: dict[int, tuple[str, str]] = {}
     for step in (*what.required, *what.fds, *what.pointers, *what.depends):
         wanted[step.offset] = (step.path, step.format)
     for path, offset, kind in what.counts:
         wanted[offset] = (path, kind)
-    text, end, names = "<", 0, {}
+    gap = "s" if what.fds and not what.pointers else "x"
+    text, end, variables, names = "<", 0, [], {}
     for offset, (path, kind) in sorted(wanted.items()):
-        text += f"{offset - end}x{kind}"
+        if offset > end:
+            text += f"{offset - end}{gap}"
+            variables += [f"piece{end}"] if gap == "s" else []
+        text += kind
         end = offset + struct.calcsize(f"<{kind}")
         names[path] = f"v{offset}"
-    return struct.Struct(f"{text}{what.size - end}x"), list(names.values()), names
+        variables.append(names[path])
+    if what.size > end:
+        text += f"{what.size - end}{gap}"
+        variables += [f"piece{end}"] if gap == "s" else []
+    return struct.Struct(text), variables, names
 
 
 def _source(what: Plan, names: dict[str, str], variables: list[str], strict: bool) -> Iterator[str]:
@@ -376,6 +418,9 @@ def _source(what: Plan, names: dict[str, str], variables: list[str], strict: boo
         yield "    verdict = ALLOW"
     for index, step in enumerate(what.fds):
         yield from _fd_source(index, step, names[step.path], strict)
+    if what.fds:
+        yield "    if verdict is TRANSLATE:"
+        yield f"        data = pack({', '.join(variables)})"
     if what.pointers:
         yield "    copies = ()"
     for index, step in enumerate(what.pointers):
@@ -383,7 +428,7 @@ def _source(what: Plan, names: dict[str, str], variables: list[str], strict: boo
         yield from _pointer_source(index, step, names[step.path], count)
     depends = [names[step.path] for step in what.depends]
     if depends:
-        plain = all(step.role.null == (0,) for step in what.depends)  # type: ignore[attr-defined]
+        plain = all(step.role.null == (0,) for step in what.depends)
         yield f"    depends = ({', '.join(depends)},)"
         if plain:
             yield f"    if not ({' and '.join(depends)}):"
@@ -413,10 +458,8 @@ def _fd_source(index: int, step: Step, name: str, strict: bool) -> Iterator[str]
     yield f"{indent}file = fds.get(fd if fd < 0x80000000 else fd - 0x100000000)"
     yield f"{indent}if file is None or file.kind != {role.file!r}:"
     yield f"{indent}    return refuse_fd(CALL, FDS[{index}], {name}, file)"
-    yield f"{indent}host = data[:{step.offset}] + pack{step.size}(file.host_fd) + data[{step.offset + step.size}:]"
-    yield f"{indent}if host != data:"
-    yield f"{indent}    verdict = TRANSLATE"
-    yield f"{indent}    data = host"
+    yield f"{indent}{name} = file.host_fd"
+    yield f"{indent}verdict = TRANSLATE"
 
 
 def _pointer_source(index: int, step: Step, name: str, count: str | None) -> Iterator[str]:
@@ -459,10 +502,11 @@ def _pointer_source(index: int, step: Step, name: str, count: str | None) -> Ite
 @functools.cache
 def _code(of: CStruct, strict: bool) -> tuple[Any, str, dict[str, Any]]:
     what = plan(of)
-    unpacker, variables, names = _gather(what)
+    fields, variables, names = _gather(what)
     source = "\n".join(_source(what, names, variables, strict)) + "\n"
     shared = {
-        "unpack": unpacker.unpack,
+        "pack": fields.pack,
+        "unpack": fields.unpack,
         "new": tuple.__new__,
         "Decision": Decision,
         "Copy": Copy,
@@ -471,9 +515,7 @@ def _code(of: CStruct, strict: bool) -> tuple[Any, str, dict[str, Any]]:
         "RULE": Why.RULE,
         "FDS": what.fds,
         "POINTERS": what.pointers,
-        "NONE": tuple(step.role.null for step in what.depends),  # type: ignore[attr-defined]
-        "pack4": struct.Struct("<I").pack,
-        "pack8": struct.Struct("<Q").pack,
+        "NONE": tuple(step.role.null for step in what.depends),
         "refuse_fd": refuse_fd,
         "refuse_wide_fd": refuse_wide_fd,
         "refuse_count": refuse_count,
@@ -494,6 +536,6 @@ def decider(call: Call, of: CStruct, *, strict: bool = False) -> Decider:
         "REQUIRED": tuple(_refuse_required(call, step) for step in what.required),
     }
     exec(code, scope)
-    decide: Any = scope["decide"]
-    decide.__source__ = source
-    return decide  # type: ignore[no-any-return]
+    decide: Decider = scope["decide"]
+    setattr(decide, "__source__", source)  # noqa: B010  (a function's attribute, which mypy knows nothing of)
+    return decide

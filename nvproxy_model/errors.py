@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["DefinitionError", "MemoryFault", "NvproxyError", "SourceError", "UnknownDriverVersion", "UnsupportedDriverVersion"]
+__all__ = [
+    "DefinitionError",
+    "MemoryFault",
+    "NvproxyError",
+    "SourceError",
+    "UnknownDriverVersion",
+    "UnsupportedDriverVersion",
+]
 
 
 class NvproxyError(Exception):

@@ -295,6 +295,7 @@ class _Record:
     lifetime: _Versioned
     _declared: tuple[Any, ...]
     _renamed: Mapping[str, str]
+    _at: dict[Lineage, Any]
     _variants: dict[tuple[Any, ...], Any]
     _resolved: dict[tuple[int, int], Any]
 
@@ -310,6 +311,7 @@ class _Record:
         self.lifetime = _Versioned((), _versions(first), _versions(last))
         self._declared = declared
         self._renamed = dict(renamed or {})
+        self._at = {}
         self._variants = {}
         self._resolved = {}
         return tuple(self._active(None))
@@ -339,6 +341,12 @@ class _Record:
 
     def at(self, version: Lineage) -> Any:
         """This record as it is in one release; equal variants are the same object."""
+        known = self._at.get(version)
+        if known is None:
+            known = self._at[version] = self._variant(version)
+        return known
+
+    def _variant(self, version: Lineage) -> Any:
         subcons = tuple(self._resolve(subcon, version) for subcon in self._active(version))
         ctype = self.ctype_at(version)
         key = (ctype, *map(id, subcons))
@@ -411,7 +419,9 @@ class CStruct(construct.Struct, _Record):
         since: str | tuple[str, ...] = (),
         until: str | tuple[str, ...] = (),
     ) -> None:
-        self.members, size, self.align = _place(ctype, self._declare(ctype, declared, renamed, since, until), union=False)
+        self.members, size, self.align = _place(
+            ctype, self._declare(ctype, declared, renamed, since, until), union=False
+        )
         subcons, end = [], 0
         for member in self.members:
             subcons += self._pad(end, member.offset)
@@ -442,7 +452,9 @@ class CUnion(construct.Construct, _Record):
         until: str | tuple[str, ...] = (),
     ) -> None:
         super().__init__()
-        self.members, self.size, self.align = _place(ctype, self._declare(ctype, declared, renamed, since, until), union=True)
+        self.members, self.size, self.align = _place(
+            ctype, self._declare(ctype, declared, renamed, since, until), union=True
+        )
 
     def _parse(self, stream: BytesIO, context: Any, path: str) -> Any:
         raw = stream_read(stream, self.size, path)

@@ -12,14 +12,14 @@ from nvproxy_model.abi import constants as nv
 from nvproxy_model.decide import Call, Copy, Decider, Decision, FdLookup, Verdict, Why, refuse_size
 from nvproxy_model.fields import CStruct
 from nvproxy_model.structs.ctrl0000system import NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS as BUILD_VERSION
-from nvproxy_model.structs.nv_unix_nvos_params_wrappers import nv_ioctl_nvos02_parameters_with_fd as NVOS02_FD
+from nvproxy_model.structs.nv_unix_nvos_params_wrappers import nv_ioctl_nvos02_parameters_with_fd as nvos02_fd
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS32_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.structs.uvm_linux_ioctl import UVM_INITIALIZE_PARAMS
 
 if TYPE_CHECKING:
     from nvproxy_model.policy import Policy
 
-__all__ = ["DECIDE", "DUTIES", "PAGE", "maps_at_once", "offset", "reader", "sized"]
+__all__ = ["DECIDE", "PAGE", "maps_at_once", "offset", "reader", "sized"]
 
 PAGE = 4096
 
@@ -75,8 +75,8 @@ def _patched(data: bytes, at: int, value: bytes) -> bytes:
     return data[:at] + value + data[at + len(value) :]
 
 
-_nvos02 = reader(NVOS02_FD, "params.hClass", "params.flags", "params.pMemory", "params.limit", "fd")
-_PMEMORY, _NVOS02_FD = offset(NVOS02_FD, "params.pMemory"), offset(NVOS02_FD, "fd")
+_nvos02 = reader(nvos02_fd, "params.hClass", "params.flags", "params.pMemory", "params.limit", "fd")
+_PMEMORY, _NVOS02_FD = offset(nvos02_fd, "params.pMemory"), offset(nvos02_fd, "fd")
 
 
 def maps_at_once(flags: int) -> bool:
@@ -91,7 +91,7 @@ def _alloc_memory(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Deci
 
     pkg/sentry/devices/nvproxy/frontend.go: rmAllocMemory; escape.c:RmAllocOsDescriptor().
     """
-    if data is None or len(data) != NVOS02_FD.sizeof():
+    if data is None or len(data) != nvos02_fd.sizeof():
         return decide(data, fds)
     hclass, flags, address, limit, _ = _nvos02(data)
     if hclass == nv.NV01_MEMORY_SYSTEM:
@@ -165,12 +165,3 @@ DECIDE: Mapping[str, Special] = {
     "uvm_initialize": _uvm_initialize,
     "vid_heap_control": _vid_heap_control,
 }
-
-DUTIES: Mapping[str, str] = {
-    "alloc_memory": "NV01_MEMORY_SYSTEM: on NV_OK the named file may be mapped once, limit + 1 bytes, unless the flags say "
-    "otherwise; OS descriptors: pin the guest's pages until the object is freed",
-    "export_to_dmabuf_fd": "on NV_OK with a fresh fd: wrap the host's dma-buf in a new guest file, close-on-exec",
-    "map_memory": "on NV_OK the named file may be mapped once, params.length bytes, as the returned caching type says",
-    "uvm_initialize": "map UVM ranges of the guest at the same address for the host: offset == address",
-}
-"""What an embedder must do for a call beyond forwarding it, by handler."""

@@ -96,7 +96,12 @@ class Events:
         fd = NV_EVENT_BUFFER_ALLOC_PARAMETERS.parse(data).notificationHandle
         if not fd or (client, fd) in self._registered:
             return decision
-        return refuse(decision.call, NV_ERR_OBJECT_NOT_FOUND, f"notificationHandle = {fd:#x}", "not registered with NV_ESC_ALLOC_OS_EVENT")
+        return refuse(
+            decision.call,
+            NV_ERR_OBJECT_NOT_FOUND,
+            f"notificationHandle = {fd:#x}",
+            "not registered with NV_ESC_ALLOC_OS_EVENT",
+        )
 
     def allocated(self, obj: Object, data: bytes) -> None:
         """An allocation succeeded."""
@@ -112,7 +117,12 @@ class Events:
         size = self._record_size.get(buffer, 0) if buffer is not None else 0
         if size >= MIN_VIDEO_RECORD_SIZE:
             return decision
-        return refuse(decision.call, NV_ERR_INVALID_ARGUMENT, f"hEventBuffer = {handle:#x}", f"recordSize {size:#x} is below {MIN_VIDEO_RECORD_SIZE:#x}")
+        return refuse(
+            decision.call,
+            NV_ERR_INVALID_ARGUMENT,
+            f"hEventBuffer = {handle:#x}",
+            f"recordSize {size:#x} is below {MIN_VIDEO_RECORD_SIZE:#x}",
+        )
 
     def freed(self, obj: Object) -> None:
         """An object is gone, and with a client its events."""

@@ -57,12 +57,15 @@ class Graph:
 
     def clients_of(self, owner: Any) -> list[int]:
         """The clients that a file allocated, oldest first."""
-        return [handle for handle, objects in self._clients.items() if handle in objects and objects[handle].owner is owner]
+        return [
+            handle for handle, objects in self._clients.items() if handle in objects and objects[handle].owner is owner
+        ]
 
     def add_client(self, handle: int, hclass: int, owner: Any) -> Object | None:
-        """A root client; one of the same handle is replaced, as nvproxy does after a warning. Handle 0 is ignored."""
+        """A root client. One of the same handle is gone: the driver gives out no handle in use. Handle 0 is ignored."""
         if not handle:
             return None
+        self.free(handle, handle)
         root = Object(handle, handle, hclass, 0, owner)
         self._clients[handle] = {handle: root}
         return root

@@ -8,8 +8,14 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from nvproxy_model import abi, caps as capabilities, handlers, hardened, versions
-from nvproxy_model.abi.constants import NV01_EVENT, NV_ERR_INVALID_CLASS, NV_ERR_NOT_SUPPORTED, RMAPI_PARAM_COPY_MAX_PARAMS_SIZE
+from nvproxy_model import abi, handlers, hardened, versions
+from nvproxy_model import caps as capabilities
+from nvproxy_model.abi.constants import (
+    NV01_EVENT,
+    NV_ERR_INVALID_CLASS,
+    NV_ERR_NOT_SUPPORTED,
+    RMAPI_PARAM_COPY_MAX_PARAMS_SIZE,
+)
 from nvproxy_model.caps import Caps
 from nvproxy_model.decide import Call, Decider, Decision, FdLookup, Verdict, Why, decider, plan, refuse_size
 from nvproxy_model.errors import DefinitionError
@@ -59,7 +65,7 @@ def _elsewhere(table: str) -> Mapping[int, str]:
     return {row.number: row.name for row in _ROWS[table]}
 
 
-class _Table(dict[int, Any]):
+class _Table(dict[int, Decision | Decider]):
     """Decisions and deciders by number. What it does not hold is worked out once, and remembered within bounds."""
 
     def __init__(self, unknown: Callable[[int], Decision]) -> None:
@@ -81,7 +87,21 @@ class Policy:
     ``frontend``, ``uvm``, ``control`` and ``alloc`` are the rules of the release by number, whatever the capabilities.
     """
 
-    __slots__ = ("_alloc", "_control", "_frontend", "_uvm", "alloc", "caps", "control", "extra", "frontend", "profile", "uvm", "version", "windows")
+    __slots__ = (
+        "_alloc",
+        "_control",
+        "_frontend",
+        "_uvm",
+        "alloc",
+        "caps",
+        "control",
+        "extra",
+        "frontend",
+        "profile",
+        "uvm",
+        "version",
+        "windows",
+    )
 
     version: DriverVersion
     caps: Caps
@@ -168,7 +188,13 @@ class Policy:
     def _shut(self, table: str, number: int) -> Decision:
         """Both gates must open: without compute or utility even a root client is EINVAL (nvproxy: frontend dispatch)."""
         call = self.call(table, number)
-        return Decision(Verdict.REJECT, Why.CAPABILITY, call, errno.EINVAL, detail=("NV_ESC_RM_CONTROL and NV_ESC_RM_ALLOC", "need compute or utility"))
+        return Decision(
+            Verdict.REJECT,
+            Why.CAPABILITY,
+            call,
+            errno.EINVAL,
+            detail=("NV_ESC_RM_CONTROL and NV_ESC_RM_ALLOC", "need compute or utility"),
+        )
 
     def call(self, table: str, number: int) -> Call:
         """The question, as decisions carry it."""
@@ -178,7 +204,7 @@ class Policy:
     def _entry(self, rule: Rule) -> Decision | Decider:
         call = Call(self.version.name, rule.table, rule.number, rule)
 
-        def refuse(why: Why, *detail: str) -> Decision:
+        def refuse(why: Why, *detail: object) -> Decision:
             status = _UNKNOWN_STATUS[rule.table]
             return Decision(Verdict.REJECT, why, call, 0 if status is not None else errno.EINVAL, status, detail=detail)
 
@@ -189,8 +215,8 @@ class Policy:
             return Decision(Verdict.REJECT, Why.REFUSED, call, 0, rule.status)
         if rule.opt_in and rule.number not in self.extra:
             return refuse(Why.OPT_IN)
-        if not needed & self.caps:
-            return refuse(Why.CAPABILITY, f"needs one of {needed}")
+        if not int(needed) & int(self.caps):
+            return refuse(Why.CAPABILITY, "needs one of", needed)
         return self._admitted(call, rule)
 
     def _admitted(self, call: Call, rule: Rule) -> Decision | Decider:
@@ -221,7 +247,9 @@ class Policy:
             )
             if admitted:
                 return Decision(Verdict.ALLOW, Why.WINDOW, call, detail=(name,))
-            return Decision(Verdict.REJECT, Why.WINDOW, call, 0, NV_ERR_NOT_SUPPORTED, detail=(name, "closed by this policy"))
+            return Decision(
+                Verdict.REJECT, Why.WINDOW, call, 0, NV_ERR_NOT_SUPPORTED, detail=(name, "closed by this policy")
+            )
         status = _UNKNOWN_STATUS[table]
         elsewhere = _elsewhere(table).get(number)
         why = Why.UNKNOWN if elsewhere is None else Why.VERSION
@@ -231,7 +259,13 @@ class Policy:
     def _event(self, data: bytes | None, fds: FdLookup) -> Decision:
         """NV01_EVENT names the real class in its parameters, whatever that is (nvproxy: rmAlloc's fix-up)."""
         if data is None or len(data) < 12:
-            return Decision(Verdict.REJECT, Why.NULL, self.call("alloc", NV01_EVENT), errno.EFAULT, detail=("NV0005_ALLOC_PARAMETERS",))
+            return Decision(
+                Verdict.REJECT,
+                Why.NULL,
+                self.call("alloc", NV01_EVENT),
+                errno.EFAULT,
+                detail=("NV0005_ALLOC_PARAMETERS",),
+            )
         number = int.from_bytes(data[8:12], "little")
         if number == NV01_EVENT:
             return self.unknown("alloc", number)
@@ -244,30 +278,30 @@ class Policy:
     def entry(self, table: str, number: int) -> Decision | Decider:
         """The decision for a number when nothing else matters to it, or the function that decides on bytes and fds."""
         rows: _Table = getattr(self, f"_{table}")
-        return rows[number]  # type: ignore[no-any-return]
+        return rows[number]
 
     def decide_control(self, number: int, params: bytes | None, fds: FdLookup) -> Decision:
         """The answer for a control command with these parameter bytes (None: a NULL pointer)."""
         entry = self._control[number]
-        if entry.__class__ is Decision:
+        if isinstance(entry, Decision):
             if params is None or len(params) <= RMAPI_PARAM_COPY_MAX_PARAMS_SIZE or not entry.allowed:
-                return entry  # type: ignore[no-any-return]
+                return entry
             return refuse_size(entry.call, "RMAPI_PARAM_COPY_MAX_PARAMS_SIZE", RMAPI_PARAM_COPY_MAX_PARAMS_SIZE)
-        return entry(params, fds)  # type: ignore[no-any-return]
+        return entry(params, fds)
 
     def decide_alloc(self, number: int, params: bytes | None, fds: FdLookup) -> Decision:
         """The answer for an allocation of a class with these parameter bytes (None: a NULL pointer)."""
         entry = self._alloc[number]
-        if entry.__class__ is Decision:
-            return entry  # type: ignore[no-any-return]
-        return entry(params, fds)  # type: ignore[no-any-return]
+        if isinstance(entry, Decision):
+            return entry
+        return entry(params, fds)
 
     def decide_uvm(self, request: int, arg: bytes | None, fds: FdLookup) -> Decision:
         """The answer for an ioctl of /dev/nvidia-uvm; its request is no _IOC number."""
         entry = self._uvm[request]
-        if entry.__class__ is Decision:
-            return entry  # type: ignore[no-any-return]
-        return entry(arg, fds)  # type: ignore[no-any-return]
+        if isinstance(entry, Decision):
+            return entry
+        return entry(arg, fds)
 
     def decide_frontend(self, request: int, arg: bytes | None, fds: FdLookup) -> Decision:
         """The answer for an ioctl of /dev/nvidiactl or /dev/nvidiaN with its argument struct.
@@ -276,6 +310,6 @@ class Policy:
         answer; what their parameters deserve is `decide_control`'s and `decide_alloc`'s to say.
         """
         entry = self._frontend[ioctl_nr(request)]
-        if entry.__class__ is Decision:
-            return entry  # type: ignore[no-any-return]
+        if isinstance(entry, Decision):
+            return entry
         return handlers.sized(entry, request, arg, fds, self)

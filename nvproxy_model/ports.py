@@ -91,9 +91,12 @@ class Files(dict[int, File]):
 
 
 class Result(NamedTuple):
-    """What ioctl(2) answers, the decision behind it, and the guest pages that the embedder may now unpin."""
+    """What the system call answers, the decision behind it, and what the embedder may now let go."""
 
     ret: int
     errno: int
     decision: Decision | None = None
     unpin: tuple[tuple[int, int], ...] = ()
+    """(address, size) of guest pages whose objects are gone."""
+    close: tuple[int, ...] = ()
+    """Host fds that nothing of the guest's refers to any more."""

@@ -165,6 +165,8 @@ def active(rows: Iterable[Rule], version: Lineage) -> Mapping[int, Rule]:
     for row in rows:
         if row.active(version):
             if row.number in table:
-                raise DefinitionError(f"{row.table} {row.number:#x} at {version}: both {table[row.number].name} and {row.name}")
+                raise DefinitionError(
+                    f"{row.table} {row.number:#x} at {version}: both {table[row.number].name} and {row.name}"
+                )
             table[row.number] = row
     return dict(sorted(table.items()))

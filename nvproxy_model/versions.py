@@ -39,7 +39,9 @@ def numbers(text: str) -> tuple[int, int, int]:
     Raises ValueError.
     """
     parts = text.split(".")
-    if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.lstrip("+-").isdigit() and len(part) < 10 for part in parts):
+    if not 2 <= len(parts) <= 3 or not all(
+        part.isascii() and part.lstrip("+-").isdigit() and len(part) < 10 for part in parts
+    ):
         raise ValueError(f"{text!r} is no driver version: want two or three numbers such as 580.126.20")
     major, minor, patch = (*map(int, parts), *[0] * (3 - len(parts)))
     return major, minor, patch

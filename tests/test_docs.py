@@ -60,7 +60,9 @@ def test_console_block(block: str, tmp_path: Path) -> None:
     for command, wanted in pairs:
         if INSTALLS in command:
             continue
-        done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
         seen = done.stdout + done.stderr
         assert "Traceback" not in seen
         assert not wanted or checker.check_output(wanted, seen, flags), f"$ {command}\n{seen}"
@@ -69,7 +71,9 @@ def test_console_block(block: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", _blocks("python"))
 def test_python_block(block: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -32,7 +32,10 @@ def test_three_states() -> None:
         Policy.for_driver("570.211.01", allow_unsupported=True)
 
 
-@pytest.mark.parametrize("text", ["", "580", "580.126", "580.126.20.1", "5x0.1.2", "580.126.20\n", "²80.1.2", "580. 126.20", "1" * 5000 + ".1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "580", "580.126", "580.126.20.1", "5x0.1.2", "580.126.20\n", "²80.1.2", "580. 126.20", "1" * 5000 + ".1"],
+)
 def test_versions_that_are_none(text: str) -> None:
     with pytest.raises(UnknownDriverVersion):
         TREE.find(text)

@@ -89,7 +89,12 @@ class ScriptedHost:
         return int(wanted.get("answer_errno") or 0)
 
     def _compare(
-        self, label: str, buffer: Buffer | Pages | None, data: str | None, addresses: list[int] | None, behind: bool = False
+        self,
+        label: str,
+        buffer: Buffer | Pages | None,
+        data: str | None,
+        addresses: list[int] | None,
+        behind: bool = False,
     ) -> None:
         if data is None:
             return
