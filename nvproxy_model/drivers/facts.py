@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from nvproxy_model.drivers.headers import Wanted
 from nvproxy_model.drivers.release import LayoutTable, LazyMapping, Release, natural
 from nvproxy_model.errors import SourceError, UnknownDriverVersion
 from nvproxy_model.layout import Layout
@@ -76,8 +77,11 @@ class Facts:
         index = self._head["parents"][self._position(version)]
         return None if index < 0 else self.versions[index]
 
-    def release(self, version: str) -> Release:
-        """One release's facts. Raises UnknownDriverVersion, naming the nearest recorded ones."""
+    def release(self, version: str, wanted: Wanted | None = None) -> Release:
+        """One release's facts. Raises UnknownDriverVersion, naming the nearest recorded ones.
+
+        ``wanted`` is what a parsed source asks for; here everything is at hand.
+        """
         index = self._position(version)
         return Release(
             version,
@@ -90,7 +94,7 @@ class Facts:
             ORIGIN,
         )
 
-    def releases(self, versions: Iterable[str]) -> Iterator[Release]:
+    def releases(self, versions: Iterable[str], wanted: Wanted | None = None) -> Iterator[Release]:
         """Several releases, in the order asked for."""
         return map(self.release, versions)
 

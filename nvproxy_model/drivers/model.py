@@ -1,0 +1,118 @@
+"""This model's side of a comparison: the structs, numbers and names that its tables use in one release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from nvproxy_model import structs, versions
+from nvproxy_model.abi import ALLOC, CONTROL, FRONTEND, UNPUBLISHED, UVM, constants
+from nvproxy_model.drivers.headers import Wanted
+from nvproxy_model.fields import CStruct, CUnion, Fd, Member
+from nvproxy_model.layout import Layout
+from nvproxy_model.rules import Rule
+from nvproxy_model.structs import nvstatuscodes
+from nvproxy_model.versions import DriverVersion
+
+__all__ = ["Row", "fd_paths", "names", "record_at", "roles", "rows", "used_constants", "used_structs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rule as it holds in one release. ``struct`` is the parameter struct's name; ``layout`` is None where the model
+    knows the struct by name only, or the class takes a bare number."""
+
+    rule: Rule
+    struct: str | None
+    layout: Layout | None
+
+
+def _resolve(rule: Rule, version: DriverVersion) -> Row:
+    params = rule.params_at(version)
+    if isinstance(params, CStruct):
+        return Row(rule, params.ctype, params.layout())
+    if params is not None:
+        return Row(rule, None, None)
+    return Row(rule, rule.struct_at(version), None)
+
+
+def rows(version: str) -> Iterator[Row]:
+    """The rows of all four tables that hold in a release of driver_versions.yaml, but for numbers that no header has."""
+    node = versions.load()[version]
+    for table in (FRONTEND, UVM, CONTROL, ALLOC):
+        for rule in table:
+            if rule.active(node) and rule.number not in UNPUBLISHED:
+                yield _resolve(rule, node)
+
+
+def record_at(version: str, name: str) -> CStruct | CUnion | None:
+    """The model's definition of a struct as it is in a release, or None."""
+    node = versions.load()[version]
+    for record in structs.every():
+        if name in record.ctypes and record.exists(node):
+            resolved: CStruct | CUnion = record.at(node)
+            if resolved.ctype == name:
+                return resolved
+    return None
+
+
+@cache
+def used_structs(version: str) -> dict[str, Layout]:
+    """Every struct that the model defines, as it is in a release, by NVIDIA's name there."""
+    node = versions.load()[version]
+    found: dict[str, Layout] = {}
+    for record in structs.every():
+        if record.exists(node):
+            resolved = record.at(node)
+            found[resolved.ctype] = resolved.layout()
+    return dict(sorted(found.items()))
+
+
+@cache
+def used_constants(version: str) -> dict[str, int]:
+    """Every named number that the model uses in a release: the rows' and those that its code names."""
+    named = {
+        name: value
+        for module in (constants, nvstatuscodes)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, int)
+    }
+    named |= {row.rule.name: row.rule.number for row in rows(version)}
+    return dict(sorted(named.items()))
+
+
+@cache
+def names() -> Wanted:
+    """Every struct and constant that the model names in any release: what a source must be asked for."""
+    wanted = {name for record in structs.every() for name in record.ctypes if name}
+    numbers: set[str] = set()
+    for table in (FRONTEND, UVM, CONTROL, ALLOC):
+        for rule in table:
+            numbers.add(rule.name)
+            if isinstance(rule.params, CStruct):
+                wanted.update(name for name in rule.params.ctypes if name)
+            elif rule.struct and rule.params is None:
+                wanted.add(rule.struct)
+    for module in (constants, nvstatuscodes):
+        numbers.update(name for name, value in vars(module).items() if name.isupper() and isinstance(value, int))
+    return Wanted(frozenset(wanted), frozenset(numbers))
+
+
+def roles(record: CStruct | CUnion) -> Iterator[tuple[str, Member]]:
+    """(dotted path, member) of every leaf."""
+    for path, _, member in record.walk():
+        yield path, member
+
+
+@cache
+def fd_paths() -> dict[str, frozenset[str]]:
+    """Struct -> dotted paths that are file descriptors in any release, as the model's roles have it."""
+    found: dict[str, set[str]] = {}
+    for record in structs.every():
+        for node in versions.load().values():
+            if record.exists(node):
+                resolved = record.at(node)
+                paths = {path for path, member in roles(resolved) if isinstance(member.role, Fd)}
+                found.setdefault(resolved.ctype, set()).update(paths)
+    return {name: frozenset(paths) for name, paths in found.items() if paths}
