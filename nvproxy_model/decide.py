@@ -60,7 +60,7 @@ class Why(enum.Enum):
     WINDOW = "a bypass window passes it unexamined"
     UNKNOWN = "no rule has this number"
     VERSION = "other releases have this number, this one has not"
-    CAPABILITY = "a capability is missing"
+    CAPABILITY = "a capability is missing, any of"
     REFUSED = "a rule refuses it"
     OPT_IN = "the rule needs an opt-in"
     SIZE = "the size is wrong"
@@ -156,19 +156,11 @@ class Decision(NamedTuple):
     @property
     def reason(self) -> str:
         """One line: version, table, number, name, struct and field, and the rule that decided."""
-        where = str(self.call)
-        if self.detail:
-            where += f": {self.detail[0]}" if len(self.detail) == 1 else f": {self.detail[0]}: {self.detail[1]}"
-        elif self.call.rule is not None and self.call.rule.why:
-            where += f": {self.call.rule.why}"
-        answer = (
-            "admitted"
-            if self.allowed
-            else f"status {self.status:#x}"
-            if self.status is not None
-            else _errno(self.errno)
-        )
-        return f"{where}: {self.why.value} ({answer})"
+        said = [str(self.call), self.why.value, *map(str, self.detail)]
+        if not self.detail and self.call.rule is not None and self.call.rule.why:
+            said.append(self.call.rule.why)
+        answer = "admitted" if self.allowed else _errno(self.errno) if self.status is None else f"status {self.status:#x}"
+        return f"{': '.join(said)} ({answer})"
 
 
 def _errno(number: int) -> str:
@@ -184,6 +176,7 @@ def int32(value: int) -> int:
 class Step(NamedTuple):
     """One field with a role: where it is and how its bytes read."""
 
+    struct: str
     path: str
     offset: int
     size: int
@@ -220,7 +213,7 @@ _FORMAT = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "s8": "b", "s16": "h",
 def plan(of: CStruct) -> Plan:
     """The plan of a resolved struct (`CStruct.at`). Raises DefinitionError for what no decider is made for."""
     steps = [
-        Step(path, offset, member.size, _FORMAT[member.element.base], member.role)
+        Step(of.ctype or "", path, offset, member.size, _FORMAT[member.element.base], member.role)
         for path, offset, member in of.walk()
         if member.role is not None and not member.dims
     ]
@@ -276,29 +269,29 @@ def refuse_fd(call: Call, step: Step, value: int, file: GuestFile | None) -> Dec
     role: Any = step.role
     found = "not open" if file is None else f"a {file.kind} file"
     return _refusal(
-        call, Why.FD, role.refuse, f"{step.path} = {value:#x}", f"fd {int32(value)} is {found}, not a {role.file} file"
+        call, Why.FD, role.refuse, f"{step.struct}.{step.path} = {value:#x}", f"fd {int32(value)} is {found}, not a {role.file} file"
     )
 
 
 def refuse_wide_fd(call: Call, step: Step, value: int) -> Decision:
     """The hardened profile's refusal of a value that is no fd number."""
     role: Any = step.role
-    return _refusal(call, Why.HARDENED, role.refuse, f"{step.path} = {value:#x}", "more than INT32_MAX")
+    return _refusal(call, Why.HARDENED, role.refuse, f"{step.struct}.{step.path} = {value:#x}", "more than INT32_MAX")
 
 
 def refuse_count(call: Call, step: Step, count: int) -> Decision:
     """The refusal of a buffer that is empty or over its limit."""
     role: Any = step.role
-    return _refusal(call, Why.COUNT, role.refuse, f"{step.path}: {count} elements", f"want 1 byte to {role.limit}")
+    return _refusal(call, Why.COUNT, role.refuse, f"{step.struct}.{step.path}: {count} elements", f"want 1 byte to {role.limit}")
 
 
 def refuse_pointer(call: Call, step: Step, value: int) -> Decision:
     """The refusal of a pointer that must, or must not, be NULL."""
-    return _refusal(call, Why.POINTER, getattr(step.role, "refuse", None), f"{step.path} = {value:#x}")
+    return _refusal(call, Why.POINTER, getattr(step.role, "refuse", None), f"{step.struct}.{step.path} = {value:#x}")
 
 
 def _refuse_required(call: Call, step: Step) -> Decision:
-    return _refusal(call, Why.REQUIRED, None, f"{step.path} == 0")
+    return _refusal(call, Why.REQUIRED, None, f"{step.struct}.{step.path} == 0")
 
 
 def refuse_size(call: Call, name: str, size: int) -> Decision:

@@ -6,7 +6,6 @@ import errno
 import functools
 from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from nvproxy_model import abi, handlers, hardened, versions
 from nvproxy_model import caps as capabilities
@@ -29,6 +28,7 @@ PROFILES = ("gvisor", "hardened")
 
 _ROWS = {"frontend": abi.FRONTEND, "uvm": abi.UVM, "control": abi.CONTROL, "alloc": abi.ALLOC}
 _UNKNOWN_STATUS = {"frontend": None, "uvm": None, "control": NV_ERR_NOT_SUPPORTED, "alloc": NV_ERR_INVALID_CLASS}
+_GATES = {"control": "NV_ESC_RM_CONTROL", "alloc": "NV_ESC_RM_ALLOC"}
 _REMEMBERED = 1024
 """How many unknown numbers a table keeps an answer for; a hostile guest must not grow it."""
 
@@ -174,7 +174,7 @@ class Policy:
 
     def _build(self, name: str) -> _Table:
         rules: Mapping[int, Rule] = getattr(self, name)
-        gate = {"control": "NV_ESC_RM_CONTROL", "alloc": "NV_ESC_RM_ALLOC"}.get(name)
+        gate = _GATES.get(name)
         shut = gate is not None and not any(row.caps & self.caps for row in self.frontend.values() if row.name == gate)
         table = _Table(functools.partial(self._outside, name, shut))
         for number, rule in rules.items():
@@ -187,14 +187,9 @@ class Policy:
 
     def _shut(self, table: str, number: int) -> Decision:
         """Both gates must open: without compute or utility even a root client is EINVAL (nvproxy: frontend dispatch)."""
-        call = self.call(table, number)
-        return Decision(
-            Verdict.REJECT,
-            Why.CAPABILITY,
-            call,
-            errno.EINVAL,
-            detail=("NV_ESC_RM_CONTROL and NV_ESC_RM_ALLOC", "need compute or utility"),
-        )
+        gate = next(row for row in self.frontend.values() if row.name == _GATES[table])
+        detail = (gate.caps, f"{gate.name} comes first")
+        return Decision(Verdict.REJECT, Why.CAPABILITY, self.call(table, number), errno.EINVAL, detail=detail)
 
     def call(self, table: str, number: int) -> Call:
         """The question, as decisions carry it."""
@@ -216,7 +211,7 @@ class Policy:
         if rule.opt_in and rule.number not in self.extra:
             return refuse(Why.OPT_IN)
         if not int(needed) & int(self.caps):
-            return refuse(Why.CAPABILITY, "needs one of", needed)
+            return refuse(Why.CAPABILITY, needed)
         return self._admitted(call, rule)
 
     def _admitted(self, call: Call, rule: Rule) -> Decision | Decider:
