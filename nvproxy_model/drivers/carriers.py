@@ -16,7 +16,7 @@ from nvproxy_model.drivers.compare import entries
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Layout
 
-__all__ = ["CURATED", "Carrier", "Known", "found_by_shape", "known", "simple_struct_carriers"]
+__all__ = ["CURATED", "Carrier", "Known", "fd_paths", "found_by_shape", "known", "simple_struct_carriers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,18 @@ def known(struct: str, path: str) -> Known | None:
 _CURATED = {(entry.struct, entry.path): entry for entry in CURATED}
 
 
-def found_by_shape(layout: Layout) -> Iterator[Carrier]:
+def found_by_shape(layout: Layout) -> tuple[Carrier, ...]:
     """The fields of a struct that carry, or by their name may carry, something that a proxy must know of."""
+    kept = _found.get(id(layout))
+    if kept is None or kept[0] is not layout:
+        kept = _found[id(layout)] = (layout, tuple(_find(layout)))
+    return kept[1]
+
+
+_found: dict[int, tuple[Layout, tuple[Carrier, ...]]] = {}
+
+
+def _find(layout: Layout) -> Iterator[Carrier]:
     for entry in entries(layout):
         field = entry.field
         name = field.name
@@ -167,3 +177,12 @@ def simple_struct_carriers(release: Release, control: str, struct: str) -> Itera
             yield carrier.path, f"an fd by its name ({carrier.type})"
     for path in release.embedded.get(control, ()):
         yield path, "a user pointer by the driver's own list (embeddedParamCopyIn)"
+
+
+def fd_paths() -> dict[str, frozenset[str]]:
+    """Struct -> the paths of its fields that are file descriptors."""
+    found: dict[str, set[str]] = {}
+    for entry in CURATED:
+        if entry.what == "fd":
+            found.setdefault(entry.struct, set()).add(entry.path)
+    return {struct: frozenset(paths) for struct, paths in found.items()}

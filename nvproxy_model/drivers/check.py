@@ -10,9 +10,10 @@ from typing import Any
 
 from nvproxy_model import versions
 from nvproxy_model.drivers import model
-from nvproxy_model.drivers.carriers import simple_struct_carriers
+from nvproxy_model.drivers.carriers import fd_paths, simple_struct_carriers
 from nvproxy_model.drivers.compare import Finding, compare_layouts
 from nvproxy_model.drivers.release import Release
+from nvproxy_model.layout import Layout
 
 __all__ = ["CheckReport", "CheckedRelease", "check_release", "model_release", "not_checkable"]
 
@@ -107,13 +108,17 @@ def check_release(release: Release, listed: str) -> CheckedRelease:
     """Compare the model as it is at ``listed``, a release of driver_versions.yaml, with what a release's headers say."""
     found: list[Finding] = []
     structs = model.used_structs(listed)
-    fds = model.fd_paths()
+    fds = fd_paths()
     for name, ours in structs.items():
         theirs = release.structs.get(name)
         if theirs is None:
             found.append(_no_struct(release, name, ours.size))
         else:
-            found += compare_layouts(name, ours, theirs, fds.get(name, ()), spelling=False)
+            kept = _compared.get((id(ours), id(theirs)))
+            if kept is None or kept[0] is not ours or kept[1] is not theirs:
+                findings = compare_layouts(name, ours, theirs, fds.get(name, ()), spelling=False)
+                kept = _compared[id(ours), id(theirs)] = (ours, theirs, findings)
+            found += kept[2]
     passed: dict[str, None] = {}
     numbers: set[str] = set()
     for row in model.rows(listed):
@@ -155,6 +160,10 @@ def check_release(release: Release, listed: str) -> CheckedRelease:
         len(numbers),
         tuple(found),
     )
+
+
+# Most layouts are one object in all releases, on either side: each pair is compared once.
+_compared: dict[tuple[int, int], tuple[Layout, Layout, list[Finding]]] = {}
 
 
 @cache

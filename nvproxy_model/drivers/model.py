@@ -6,35 +6,39 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from nvproxy_model import structs, versions
+from nvproxy_model import fields, structs, versions
 from nvproxy_model.abi import ALLOC, CONTROL, FRONTEND, UNPUBLISHED, UVM, constants
 from nvproxy_model.drivers.headers import Wanted
-from nvproxy_model.fields import CStruct, CUnion, Fd, Member
+from nvproxy_model.fields import CStruct, CUnion, Member
 from nvproxy_model.layout import Layout
 from nvproxy_model.rules import Rule
 from nvproxy_model.structs import nvstatuscodes
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["Row", "fd_paths", "names", "record_at", "roles", "rows", "used_constants", "used_structs"]
+__all__ = ["Row", "names", "record_at", "roles", "rows", "used_constants", "used_structs"]
+
+
+_SCALARS = {value.ctype for value in vars(fields).values() if isinstance(value, fields.Scalar)}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A rule as it holds in one release. ``struct`` is the parameter struct's name; ``layout`` is None where the model
-    knows the struct by name only, or the class takes a bare number."""
+    """A rule as it holds in one release. ``struct`` names its parameter struct; None where it takes none, or a number."""
 
     rule: Rule
     struct: str | None
-    layout: Layout | None
 
 
 def _resolve(rule: Rule, version: DriverVersion) -> Row:
-    params = rule.params_at(version)
-    if isinstance(params, CStruct):
-        return Row(rule, params.ctype, params.layout())
-    if params is not None:
-        return Row(rule, None, None)
-    return Row(rule, rule.struct_at(version), None)
+    name = rule.struct_at(version)
+    scalar = isinstance(rule.params, fields.Scalar) or name in _SCALARS
+    return Row(rule, None if scalar else name)
+
+
+@cache
+def _layout(record: CStruct | CUnion) -> Layout:
+    """``record.layout()``; variants are interned, so that equal structs of many releases are one object."""
+    return record.layout()
 
 
 def rows(version: str) -> Iterator[Row]:
@@ -65,7 +69,7 @@ def used_structs(version: str) -> dict[str, Layout]:
     for record in structs.every():
         if record.exists(node):
             resolved = record.at(node)
-            found[resolved.ctype] = resolved.layout()
+            found[resolved.ctype] = _layout(resolved)
     return dict(sorted(found.items()))
 
 
@@ -92,7 +96,7 @@ def names() -> Wanted:
             numbers.add(rule.name)
             if isinstance(rule.params, CStruct):
                 wanted.update(name for name in rule.params.ctypes if name)
-            elif rule.struct and rule.params is None:
+            elif rule.struct and rule.params is None and rule.struct not in _SCALARS:
                 wanted.add(rule.struct)
     for module in (constants, nvstatuscodes):
         numbers.update(name for name, value in vars(module).items() if name.isupper() and isinstance(value, int))
@@ -103,16 +107,3 @@ def roles(record: CStruct | CUnion) -> Iterator[tuple[str, Member]]:
     """(dotted path, member) of every leaf."""
     for path, _, member in record.walk():
         yield path, member
-
-
-@cache
-def fd_paths() -> dict[str, frozenset[str]]:
-    """Struct -> dotted paths that are file descriptors in any release, as the model's roles have it."""
-    found: dict[str, set[str]] = {}
-    for record in structs.every():
-        for node in versions.load().values():
-            if record.exists(node):
-                resolved = record.at(node)
-                paths = {path for path, member in roles(resolved) if isinstance(member.role, Fd)}
-                found.setdefault(resolved.ctype, set()).update(paths)
-    return {name: frozenset(paths) for name, paths in found.items() if paths}
