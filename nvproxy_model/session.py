@@ -24,6 +24,9 @@ from nvproxy_model.structs.ctrl503c import NV503C_CTRL_REGISTER_VA_SPACE_PARAMS
 
 __all__ = ["Session"]
 
+PAGE_SIZE = 4096
+"""mmap(2) maps whole pages: a mapping of 0xa30 bytes (RM_USER_SHARED_DATA) is asked for as one page."""
+
 RM_ALLOC_REQUEST = 0xC030462B
 """NV_ESC_RM_ALLOC with the 48-byte form: the one that the host is always given."""
 
@@ -132,7 +135,7 @@ class Session:
         if (
             file.kind != "frontend"
             or file.mapping is None
-            or not 0 < offset + length <= file.mapping.length
+            or not 0 < offset + length <= -(-file.mapping.length // PAGE_SIZE) * PAGE_SIZE
             or offset < 0
         ):
             return Result(-1, errno.EINVAL)

@@ -70,7 +70,7 @@ class _Recorder:
         if self.start is None:
             self.start = now
         pid = self.tgid(request.pid)
-        if pid not in self.seen.processes and len(self.seen.processes) < _REMEMBERED:
+        if found["k"] != "exec" and pid not in self.seen.processes and len(self.seen.processes) < _REMEMBERED:
             self.begun(pid, now)
         if found["k"] == "ioctl":
             self.seen.ioctls += 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from nvproxy_model import versions
 from nvproxy_model.drivers import facts as recorded
@@ -15,6 +15,7 @@ from nvproxy_model.fields import CStruct, Role, Scalar, Status
 from nvproxy_model.layout import Field, Layout
 from nvproxy_model.policy import Policy
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS64_PARAMETERS
+from nvproxy_model.trace import layouts
 from nvproxy_model.trace.format import Record, ioc_size
 
 __all__ = ["TABLES", "Catalog", "Shape"]
@@ -51,14 +52,34 @@ _NOT_A_CLASS: Final = re.compile(r"_CTRL_|_MESSAGE_ID$|^UVM|^Uvm|_ERR_|^NVOS|_ES
 _NO_PARAMS: Final = frozenset(("UVM_DEINITIALIZE",))
 
 
-class Shape(NamedTuple):
+class Shape:
     """A struct as a decoder needs it."""
 
-    name: str
-    layout: Layout
-    roles: Mapping[str, Role]
-    """Dotted path -> role; empty for a struct that only the recorded facts know."""
-    modelled: bool
+    def __init__(self, name: str, layout: Layout, roles: Mapping[str, Role] | None = None) -> None:
+        self.name = name
+        self.layout = layout
+        self.size = layout.size
+        self.modelled = roles is not None
+        self.roles: Mapping[str, Role] = roles or {}
+        """Dotted path -> role; empty for a struct that only the recorded facts know."""
+        self.leaves = tuple(layout.leaves())
+
+    @cached_property
+    def read(self) -> Callable[[bytes], dict[str, Any]]:
+        """Its bytes' fields (`layouts.reader`)."""
+        return layouts.reader(self.layout)
+
+    @cached_property
+    def status(self) -> int | None:
+        """Where it carries its NV status: the field with that role, else the one of that type or name."""
+        for leaf in self.leaves:
+            if isinstance(self.roles.get(leaf.path), Status):
+                return leaf.offset
+        if not self.modelled:
+            for leaf in self.leaves:
+                if leaf.type == "NV_STATUS" or (leaf.path in ("status", "rmStatus", "Status") and leaf.base == "u32"):
+                    return leaf.offset
+        return None
 
 
 def _roles(record: CStruct) -> dict[str, Role]:
@@ -232,25 +253,25 @@ class Catalog:
             return self._model(NVOS21_PARAMETERS if size == NVOS21_PARAMETERS.sizeof() else NVOS64_PARAMETERS)
         if kind == "fe" and number == NV_ESC_ATTACH_GPUS_TO_FD:
             ids = Field("gpu_ids", 0, size & ~3, "NvU32", "u32", (size // 4,))
-            return Shape(f"NvU32[{size // 4}]", Layout(f"NvU32[{size // 4}]", "struct", size & ~3, 4, (ids,)), {}, False)
+            return Shape(f"NvU32[{size // 4}]", Layout(f"NvU32[{size // 4}]", "struct", size & ~3, 4, (ids,)))
         rule = self.rules(kind).get(number)
         params = rule.params_at(self.node) if rule is not None else None
         if isinstance(params, CStruct):
             return self._model(params)
         if isinstance(params, Scalar):
             field = Field("value", 0, params.sizeof(), params.ctype, params.base)
-            return Shape(params.ctype, Layout(params.ctype, "struct", field.size, field.size, (field,)), {}, True)
+            return Shape(params.ctype, Layout(params.ctype, "struct", field.size, field.size, (field,)), {})
         name = self._struct_name(kind, number, rule)
         layout = self.release.structs.get(name) if name else None
         if name is None or layout is None:
             return None
         if kind == "fe" and number == NV_ESC_CARD_INFO and size >= layout.size:
             layout = _array(layout, size // layout.size)
-        return Shape(layout.name if layout.name.endswith("]") else name, layout, {}, False)
+        return Shape(layout.name if layout.name.endswith("]") else name, layout)
 
     @staticmethod
     def _model(record: CStruct) -> Shape:
-        return Shape(record.ctype or "", record.layout(), _roles(record), True)
+        return Shape(record.ctype or "", record.layout(), _roles(record))
 
     def _struct_name(self, kind: str, number: int, rule: Any) -> str | None:
         if kind == "fe":
@@ -302,7 +323,7 @@ class Catalog:
             for number in names:
                 shape = self.shape(kind, number)
                 if shape is not None:
-                    yield kind, number, shape.layout.size, status_offset(shape)
+                    yield kind, number, shape.size, shape.status
 
 
 def _control_params(release: Release, name: str) -> str | None:
@@ -313,17 +334,4 @@ def _control_params(release: Release, name: str) -> str | None:
     for ruled in (name.replace("_CTRL_CMD_", "_CTRL_", 1) + "_PARAMS", name + "_PARAMS"):
         if ruled in release.structs:
             return ruled
-    return None
-
-
-def status_offset(shape: Shape) -> int | None:
-    """Where a struct carries its NV status: the field of that type, or the one that has the role."""
-    for path, role in shape.roles.items():
-        if isinstance(role, Status):
-            return next((leaf.offset for leaf in shape.layout.leaves() if leaf.path == path), None)
-    if shape.modelled:
-        return None
-    for leaf in shape.layout.leaves():
-        if leaf.type == "NV_STATUS" or (leaf.path in ("status", "rmStatus", "Status") and leaf.base == "u32"):
-            return leaf.offset
     return None

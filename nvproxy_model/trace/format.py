@@ -111,7 +111,7 @@ class Header:
 
 
 class Record:
-    """One line of a trace. Absent facts are None; ``pid`` is ``tid`` in format 0, whose files hold one process each."""
+    """One line of a trace. Absent facts are None; ``pid`` is the first thread's in format 0, whose files hold one process each."""
 
     __slots__ = (
         "bufs",

@@ -219,7 +219,7 @@ class Reader:
     def _read(self, raw: IO[bytes]) -> Iterator[Record]:
         problems = self.problems
         record = fmt.record
-        number = 0
+        number = first = 0
         for number, line, ended in lines(raw, problems):
             if not line:
                 continue
@@ -234,6 +234,9 @@ class Reader:
                 problems.add(number, what)
                 continue
             self.records += 1
+            if not self._headers and "pid" not in obj:
+                # Format 0: one process a file, whose first thread is the one that began it.
+                rec.pid = first = first or rec.tid
             if rec.k == "ioctl":
                 if rec.kind == "fe" and ioc_nr(rec.req) == NV_ESC_CHECK_VERSION_STR and rec.top is not None:
                     self._version(rec, number)

@@ -15,8 +15,11 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+/* Where a test made nodes of these names, they are what opens. */
 static const char *stand_in(const char *path)
 {
+	if (!access(path, F_OK))
+		return path;
 	if (!strcmp(path, "/dev/nvidiactl"))
 		return "/dev/urandom";
 	if (!strcmp(path, "/dev/nvidia0"))
