@@ -82,7 +82,7 @@ class FakeDriver:
         self.log: deque[Entry] = deque(maxlen=keep)
         self.os_events: set[tuple[int, int]] = set()
         self._clients: dict[int, dict[int, FakeObject]] = {}
-        self._registered: set[int] = set()
+        self._owners: dict[int, int] = {}
         self._resources = classes.at(self.version)
         self._rules: dict[str, Any] = {
             table: active(rows, self.version)
@@ -115,8 +115,9 @@ class FakeDriver:
         return (obj for handles in self._clients.values() for obj in handles.values() if not obj.lost)
 
     def close(self, host_fd: int) -> None:
-        """A host file was closed: its OS events are gone."""
-        self._registered.discard(host_fd)
+        """A host file was closed: the clients that it allocated and the OS events of its number are gone."""
+        for client in [client for client, owner in self._owners.items() if owner == host_fd]:
+            self._free_client(client)
         self.os_events = {key for key in self.os_events if key[1] != host_fd}
 
     def ioctl(self, host_fd: int, request: int, arg: Buffer | None) -> int:
@@ -169,7 +170,7 @@ class FakeDriver:
         if resource.params == "required" and data is None:
             return nv.NV_ERR_INVALID_ARGUMENT
         if resource.kind == "client":
-            return self._alloc_client(fields)
+            return self._alloc_client(fields, host_fd)
         status = self._place(fields.hRoot, fields.hObjectParent, fields.hObjectNew, resource.parents)
         if status != nv.NV_OK:
             return status
@@ -183,11 +184,12 @@ class FakeDriver:
         )
         return nv.NV_OK
 
-    def _alloc_client(self, fields: Any) -> int:
+    def _alloc_client(self, fields: Any, host_fd: int) -> int:
         handle = fields.hObjectNew or self._choose_client()
         if handle in self._clients:
             return nv.NV_ERR_INSERT_DUPLICATE_NAME
         self._clients[handle] = {handle: FakeObject(handle, handle, nv.NV01_ROOT_CLIENT, "client", None, self.version)}
+        self._owners[handle] = host_fd
         fields.hObjectNew, fields.hClass = handle, nv.NV01_ROOT_CLIENT
         return nv.NV_OK
 
@@ -310,14 +312,19 @@ class FakeDriver:
     def _free(self, arg: Buffer, fields: Any, host_fd: int) -> int:
         if fields.hRoot not in self._clients:
             return nv.NV_ERR_INVALID_CLIENT
+        if fields.hObjectOld == fields.hRoot:
+            self._free_client(fields.hRoot)
+            return nv.NV_OK
         target = self.find(fields.hRoot, fields.hObjectOld)
         # rs_server.c: RS_COMPATABILITY_MODE makes freeing an unknown handle a success.
         if target is not None:
             self._free_tree(target)
-        if fields.hObjectOld == fields.hRoot:
-            del self._clients[fields.hRoot]
-            self.os_events = {key for key in self.os_events if key[0] != fields.hRoot}
         return nv.NV_OK
+
+    def _free_client(self, client: int) -> None:
+        self._free_tree(self._clients[client][client])
+        del self._clients[client], self._owners[client]
+        self.os_events = {key for key in self.os_events if key[0] != client}
 
     def _free_tree(self, target: FakeObject) -> None:
         """Descendants go with their handles; what merely depends on one of them is lost, and its handle stays."""
