@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from nvproxy_model.drivers.carriers import simple_struct_carriers
 from nvproxy_model.drivers.gosource import Unread
 from nvproxy_model.drivers.gvisor import Nvproxy
 from nvproxy_model.drivers.gvisor_tables import TABLES, Entry, Version
@@ -22,13 +23,14 @@ from nvproxy_model.layout import Field, Layout
 __all__ = [
     "KINDS",
     "NOTES",
+    "SCALARS",
     "Difference",
     "Finding",
     "Parity",
     "VersionReport",
     "compare",
     "compare_layouts",
-    "looks_like_fd",
+    "parity",
 ]
 
 KINDS: Mapping[str, str] = {
@@ -48,20 +50,27 @@ KINDS: Mapping[str, str] = {
     "handler-struct": "the handler reads another Go type than the row names",
     "rows-unmatched": "a row has a handler and no struct list, or the reverse",
     "constant-differs": "a constant of pkg/abi/nvgpu has another value in the driver",
+    "version-unknown": "the model does not know a version that gVisor registers",
+    "model-lacks": "a row of gVisor's that the model does not have",
+    "gvisor-lacks": "a row that the model admits and gVisor does not have",
+    "model-refuses": "a row of gVisor's that the model refuses by a rule",
+    "caps-differ": "the model admits the row under other capabilities",
+    "struct-differs": "the model names another parameter struct",
+    "layout-differs": "the model's struct has another layout than the Go type",
     "name-differs": "same offset, size and kind, other name",
     "number-unnamed": "no checked release has a name for the number; the row's is gVisor's own",
     "caps-flip": "a version admits a row under other capabilities than its parent",
     "row-dropped": "a version drops a row whose number the driver still has",
     "no-struct-named": "nothing says which driver struct the row uses",
+    "model-only": "a row that only the model has, and admits to nobody who does not ask for it",
 }
-NOTES = frozenset({"name-differs", "number-unnamed", "caps-flip", "row-dropped", "no-struct-named"})
+NOTES = frozenset({"name-differs", "number-unnamed", "caps-flip", "row-dropped", "no-struct-named", "model-only"})
 
-_SCALARS = {"NvHandle": 4, "NvU32": 4, "NvU64": 8, "NvS32": 4}
+SCALARS = {"NvHandle": 4, "NvU32": 4, "NvU64": 8, "NvS32": 4}
 _PAD = re.compile(
     r"_|(pad|padding|reserved|rsvd)[0-9a-z]*|.*(_pad|_padding|_reserved|padding[0-9]*|reserved[0-9]*)", re.IGNORECASE
 )
 _GO_PAD = re.compile(r"_|[Pp]ad(ding)?\d*")
-_FD = re.compile(r"(^|_|[a-z])(fd|Fd|FD|fds|Fds|FDs)\d*$|descriptor$|^notificationHandle$|^pOsEvent$", re.IGNORECASE)
 _VARIANT = re.compile(r"_?V(\d{3})$")
 
 
@@ -92,6 +101,18 @@ class Finding:
     @property
     def is_note(self) -> bool:
         return self.kind in NOTES
+
+    def as_json(self) -> dict[str, int | str | list[str] | None]:
+        """The finding as the schema gvisor/1 states it."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "detail": self.detail,
+            "base": self.base,
+            "next": self.next,
+            "where": self.where,
+            "versions": list(self.versions),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +150,7 @@ class Parity:
 
 
 @dataclass
-class _Gathered:
+class Gathered:
     """Findings by everything but the version, so that one that holds at 30 versions is one finding."""
 
     order: dict[tuple[str, str, str, int | str | None, int | str | None, str], list[str]] = field(default_factory=dict)
@@ -155,22 +176,13 @@ def release_name(version: str, known: Iterable[str]) -> str | None:
     return version if version in names else short if short in names else None
 
 
-def compare(
-    nvproxy: Nvproxy,
-    known: Iterable[str],
-    release: Callable[[str], Release],
-    progress: Callable[[], None] = lambda: None,
-) -> Parity:
-    """Checks every version of ``nvproxy`` against the driver releases that ``known`` names and ``release`` reads.
-
-    Raises whatever ``release`` raises; ``progress`` is called once a version.
-    """
-    known = tuple(known)
-    gathered = _Gathered()
-    tags = {version: release_name(version, known) for version in nvproxy.versions}
-    releases = {tag: release(tag) for tag in tags.values() if tag is not None}
+def compare(nvproxy: Nvproxy, releases: Mapping[str, Release]) -> Parity:
+    """Checks every version of ``nvproxy`` against the driver release of the same name, where there is one."""
+    gathered = Gathered()
+    tags = {version: release_name(version, releases) for version in nvproxy.versions}
+    used = {tag: releases[tag] for tag in tags.values() if tag is not None}
     symbols = {entry.symbol for version in nvproxy.versions.values() for entry in _entries(version)}
-    named = {symbol for symbol in symbols if any(symbol in release.constants for release in releases.values())}
+    named = {symbol for symbol in symbols if any(symbol in release.constants for release in used.values())}
     comparer = _Comparer(nvproxy, gathered, named)
     reports: list[VersionReport] = []
     for version in nvproxy.versions.values():
@@ -179,34 +191,31 @@ def compare(
         rows = sum(map(len, version.tables.values()))
         reason, structs = "no public source of this release", 0
         if tag is not None:
-            structs = comparer.check(version, releases[tag])
+            structs = comparer.check(version, used[tag])
             reason = ""
         reports.append(VersionReport(version.version, version.supported, version.registered, "", reason, rows, structs))
-        progress()
-    done = tuple(
-        VersionReport(
-            r.version,
-            r.supported,
-            r.registered,
-            "not-checkable" if r.reason else "different" if gathered.at(r.version) else "same",
-            r.reason,
-            r.rows,
-            r.structs,
-        )
-        for r in reports
-    )
+    return parity(nvproxy, reports, gathered)
+
+
+def parity(nvproxy: Nvproxy, reports: Iterable[VersionReport], gathered: Gathered) -> Parity:
+    """The result of a comparison: reports get their status from what was gathered at their versions."""
+    done = tuple(replace(report, status=_status(report, gathered)) for report in reports)
     findings = gathered.findings()
     return Parity(
         nvproxy.revision,
         done,
-        tuple(f for f in findings if not f.is_note),
-        tuple(f for f in findings if f.is_note),
+        tuple(finding for finding in findings if not finding.is_note),
+        tuple(finding for finding in findings if finding.is_note),
         nvproxy.unread,
     )
 
 
+def _status(report: VersionReport, gathered: Gathered) -> str:
+    return "not-checkable" if report.reason else "different" if gathered.at(report.version) else "same"
+
+
 class _Comparer:
-    def __init__(self, nvproxy: Nvproxy, gathered: _Gathered, named: set[str]) -> None:
+    def __init__(self, nvproxy: Nvproxy, gathered: Gathered, named: set[str]) -> None:
         self.nvproxy, self.gathered = nvproxy, gathered
         self.used_types = {
             name
@@ -299,13 +308,13 @@ class _Comparer:
     def _check_structs(self, version: Version, entry: Entry, name: str, release: Release) -> set[str]:
         found: set[str] = set()
         for struct_name, go_type in self._structs_of(version, entry, name, release):
-            if struct_name in _SCALARS:
-                if go_type is not None and self.go_layouts[go_type].size != _SCALARS[struct_name]:
+            if struct_name in SCALARS:
+                if go_type is not None and self.go_layouts[go_type].size != SCALARS[struct_name]:
                     size = self.go_layouts[go_type].size
                     self._row(
                         version,
                         entry,
-                        Difference("size-differs", f"{struct_name} ({go_type})", size, _SCALARS[struct_name]),
+                        Difference("size-differs", f"{struct_name} ({go_type})", size, SCALARS[struct_name]),
                     )
                 continue
             layout = release.structs.get(struct_name)
@@ -318,7 +327,7 @@ class _Comparer:
                 continue
             found.add(struct_name)
             if go_type is None:
-                self._check_simple(version, entry, layout, release)
+                self._check_simple(version, entry, struct_name, release)
             elif go_type in self.go_layouts:
                 self._check_type(version, entry, go_type, struct_name, layout)
         return found
@@ -345,21 +354,13 @@ class _Comparer:
         detail = f"handler {entry.handler}" + (f"[{entry.handler_type}]" if entry.handler_type else "")
         self._row(version, entry, Difference("no-struct-named", detail, None, None))
 
-    def _check_simple(self, version: Version, entry: Entry, layout: Layout, release: Release) -> None:
-        pointers = {leaf.path for leaf in layout.leaves() if leaf.base == "ptr"}
-        embedded = release.embedded.get(entry.name or entry.symbol, ())
-        for path in sorted(pointers | set(embedded)):
-            reason = "type" if path in pointers else "embedded_param_copy.c: embeddedParamCopyIn()"
-            self._row(
-                version, entry, Difference("simple-pointer", f"{layout.name}.{path} by {reason}", entry.handler, None)
-            )
-        for leaf in layout.leaves():
-            if leaf.base != "ptr" and looks_like_fd(leaf.path, leaf.base):
-                self._row(
-                    version,
-                    entry,
-                    Difference("simple-fd", f"{layout.name}.{leaf.path} ({leaf.type})", entry.handler, leaf.offset),
-                )
+    def _check_simple(self, version: Version, entry: Entry, struct: str, release: Release) -> None:
+        carriers: dict[str, str] = {}
+        for path, why in simple_struct_carriers(release, entry.name or entry.symbol, struct):
+            carriers.setdefault(path, why)
+        for path, why in carriers.items():
+            kind = "simple-fd" if why.startswith("an fd") else "simple-pointer"
+            self._row(version, entry, Difference(kind, f"{struct}.{path}: {why}", entry.handler, None))
 
     def _check_type(self, version: Version, entry: Entry, go_type: str, struct_name: str, layout: Layout) -> None:
         for found in self._layouts(go_type, layout):
@@ -473,12 +474,6 @@ def _driver_name(go_type: str, release: Release) -> str | None:
     wanted = _plain(_VARIANT.sub("", go_type))
     matches = [name for name in release.structs if _plain(name) == wanted]
     return matches[0] if len(matches) == 1 else None
-
-
-def looks_like_fd(path: str, base: str) -> bool:
-    """Whether a member's name says that it carries an fd: ``fd``, ``rmCtrlFd``, ``devDescriptor``, ``pOsEvent``."""
-    name = path.rpartition(".")[2]
-    return base in ("s32", "u32", "u64", "s64") and _FD.search(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

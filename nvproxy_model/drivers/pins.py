@@ -15,9 +15,9 @@ A pin file is YAML::
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -25,7 +25,7 @@ from nvproxy_model.drivers.release import Release
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.layout import Layout
 
-__all__ = ["Break", "Pin", "PinError", "PinReport", "check", "dump", "load", "offsets"]
+__all__ = ["Break", "Pin", "PinError", "PinReport", "check", "dump", "load", "nearest", "offsets"]
 
 MAX_FILE = 1 << 20
 MAX_PINS = 100_000
@@ -33,15 +33,6 @@ MAX_PINS = 100_000
 
 class PinError(NvproxyError, ValueError):
     """A pin file that is not one, or that names nothing."""
-
-
-class Releases(Protocol):
-    """What pins are checked against; recorded facts and sources are both of this shape."""
-
-    @property
-    def versions(self) -> Sequence[str]: ...
-    def parent(self, version: str) -> str | None: ...
-    def release(self, version: str) -> Release: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,44 +155,42 @@ def _named_path(path: str) -> str:
     return ".".join(part for part in path.split(".") if not part.startswith("<"))
 
 
-def check(pins: Iterable[Pin], releases: Releases, versions: Sequence[str]) -> list[PinReport]:
-    """Every pin at every one of ``versions``. Raises PinError for a name that none of them has."""
-    pins = list(pins)
-    actual: dict[str, list[int | None]] = {}
-    for version in versions:
-        release = releases.release(version)
-        actual[version] = [pin.actual(release) for pin in pins]
+def check(pins: Iterable[Pin], releases: Mapping[str, Release], parent: Callable[[str], str | None]) -> list[PinReport]:
+    """Every pin at every release. ``parent`` gives a release's parent, whether that was read or not.
+
+    Raises PinError for a name that none of the releases has.
+    """
     reports = []
-    for index, pin in enumerate(pins):
-        found = {version: actual[version][index] for version in versions}
+    above = {version: nearest(parent, version, releases) for version in releases}
+    for pin in pins:
+        found = {version: pin.actual(release) for version, release in releases.items()}
         if all(value is None for value in found.values()):
-            raise PinError(f"{pin}: none of {len(versions)} releases has it{_hint(pin, releases, versions)}")
+            raise PinError(f"{pin}: none of {len(found)} releases has it{_hint(pin, list(releases.values())[-1])}")
         holds = tuple(version for version, value in found.items() if value == pin.value)
         broken = tuple((version, value) for version, value in found.items() if value != pin.value)
-        first = tuple(Break(version, value) for version, value in broken if _fresh(releases, version, found, pin))
+        first = tuple(Break(version, value) for version, value in broken if _fresh(above[version], found, pin))
         reports.append(PinReport(pin, holds, broken, first))
     return reports
 
 
-def _parent_among(releases: Releases, version: str, found: Mapping[str, int | None]) -> str | None:
-    """The nearest ancestor that was checked."""
-    parent = releases.parent(version)
-    while parent is not None and parent not in found:
-        parent = releases.parent(parent)
-    return parent
+def nearest(parent: Callable[[str], str | None], version: str, known: Container[str]) -> str | None:
+    """The nearest ancestor that was read."""
+    above = parent(version)
+    while above is not None and above not in known:
+        above = parent(above)
+    return above
 
 
-def _fresh(releases: Releases, version: str, found: Mapping[str, int | None], pin: Pin) -> bool:
-    """Whether the pin held just above this release, or nothing above it was checked."""
-    parent = _parent_among(releases, version, found)
-    return parent is None or found[parent] == pin.value
+def _fresh(above: str | None, found: Mapping[str, int | None], pin: Pin) -> bool:
+    """Whether the pin held just above, or nothing above was read."""
+    return above is None or found[above] == pin.value
 
 
-def _hint(pin: Pin, releases: Releases, versions: Sequence[str]) -> str:
-    newest = releases.release(versions[-1])
-    names: Iterable[str] = newest.constants if pin.what == "value" else newest.structs
+def _hint(pin: Pin, release: Release) -> str:
+    names: Iterable[str] = release.constants if pin.what == "value" else release.structs
     wanted = pin.name
-    if pin.what == "offset" and (layout := newest.structs.get(pin.name)) is not None:
+    layout = release.structs.get(pin.name) if pin.what == "offset" else None
+    if layout is not None:
         names, wanted = [path for path, _ in offsets(layout)], pin.path
     near = difflib.get_close_matches(wanted, list(names), 1, 0.6)
     return f"; did you mean {near[0]}?" if near else ""
