@@ -86,8 +86,8 @@ def _roles(record: CStruct) -> dict[str, Role]:
     return {path: member.role for path, _, member in record.walk() if member.role is not None}
 
 
-def _array(element: Layout, count: int) -> Layout:
-    name = f"{element.name}[{count}]"
+def _array(name: str, element: Layout, count: int) -> Layout:
+    name = f"{name}[{count}]"
     field = Field("entries", 0, element.size * count, element.name, "record", (count,), element)
     return Layout(name, "struct", element.size * count, element.align, (field,))
 
@@ -266,7 +266,7 @@ class Catalog:
         if name is None or layout is None:
             return None
         if kind == "fe" and number == NV_ESC_CARD_INFO and size >= layout.size:
-            layout = _array(layout, size // layout.size)
+            layout = _array(name, layout, size // layout.size)
         return Shape(layout.name if layout.name.endswith("]") else name, layout)
 
     @staticmethod
