@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from share_library import Library, build
 from shim_world import DLSYM_VERSION, SANITIZE, Toolchain, World, build_world
 
 
@@ -50,3 +52,12 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture(params=["plain", "sanitized"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """The C side of tickets and frames. The sanitized run of the same tests names its own build (test_share_sanitized)."""
+    if built := os.environ.get("CUINTERPOSE_TEST_LIBRARY"):
+        return Library(Path(built))
+    need("gcc")
+    return Library(build(tmp_path_factory.mktemp("share") / "libshare.so", Toolchain()))

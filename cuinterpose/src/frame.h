@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frames of 64 bytes on a SOCK_SEQPACKET socket, one each way, little-endian.
+ *
+ *	0	4	"CUIF"
+ *	4	2	version, 1
+ *	6	2	op; in a reply plus 0x8000
+ *	8	4	status, 0 in a request
+ *	12	2	kind
+ *	14	2	flags, 0
+ *	16	8	serial, echoed
+ *	24	4	length of the payload: a message has 64 bytes and these
+ *	28	4	cuda: the CUresult when status is CUI_CUDA
+ *	32	16	participant, echoed
+ *	48	16	resource, echoed
+ *
+ * A reply carries exactly one descriptor if and only if its status is CUI_OK and
+ * its op is EXPORT; nothing else carries any.  cuinterpose/frame.py is the same in Python.
+ */
+#ifndef CUI_FRAME_H
+#define CUI_FRAME_H
+
+#include <stddef.h>
+
+#include "ticket.h"
+
+#define CUI_FRAME_SIZE 64
+
+enum cui_op {
+	CUI_IDENTIFY = 1,
+	CUI_EXPORT = 2,
+	CUI_REPLY = 0x8000,
+};
+
+enum cui_status {
+	CUI_OK = 0,
+	CUI_MALFORMED = 1,
+	CUI_VERSION = 2,
+	CUI_PEER = 3, /* of another uid; said here, never sent */
+	CUI_PARTICIPANT = 4, /* somebody else listens there now */
+	CUI_UNKNOWN = 5, /* no such resource */
+	CUI_KIND = 6, /* it is of the other kind */
+	CUI_BUSY = 7, /* a checkpoint is being taken */
+	CUI_CUDA = 8, /* the driver refused */
+	CUI_RESOURCES = 9, /* no descriptor left */
+	CUI_OP = 10,
+	CUI_TRANSPORT = 11, /* no socket, timeout, hang-up; said here, never sent */
+};
+
+struct cui_frame {
+	uint16_t op;
+	int32_t status;
+	uint16_t kind;
+	uint64_t serial;
+	uint32_t length;
+	int32_t cuda;
+	struct cui_identity participant;
+	struct cui_identity resource;
+};
+
+void cui_frame_encode(const struct cui_frame *frame, uint8_t bytes[CUI_FRAME_SIZE]);
+
+/* CUI_OK, CUI_MALFORMED or CUI_VERSION; size is the whole message's.  *frame is set for CUI_OK alone. */
+enum cui_status cui_frame_decode(const uint8_t *bytes, size_t size, struct cui_frame *frame);
+
+/* CUI_OK or CUI_TRANSPORT.  fd goes along unless it is -1, and stays the caller's. */
+enum cui_status cui_frame_send(int socket, const struct cui_frame *frame, int fd);
+
+/*
+ * One message without payload.  CUI_OK: *fd is the one descriptor that came, the caller's to close, or -1.
+ * CUI_MALFORMED, CUI_VERSION, CUI_TRANSPORT: *fd is -1, and what came is closed.
+ */
+enum cui_status cui_frame_receive(int socket, struct cui_frame *frame, int *fd);
+
+/* Both limits of a socket; 0 or -errno. */
+int cui_socket_timeout(int socket, unsigned int milliseconds);
+
+/* Whether the other end of a connection runs as uid. */
+bool cui_peer_is(int socket, unsigned int uid);
+
+#endif

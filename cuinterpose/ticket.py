@@ -1,0 +1,179 @@
+"""Tickets: sealed memfds of 256 bytes that stand for a shareable handle until its creator is asked for the real one.
+
+The layout is that of src/ticket.h, and both give the same bytes and the same verdict on every input.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from construct import Bytes, Check, Const, ConstructError, Int16ul, Struct, this
+
+SIZE = 256
+MAGIC = b"CUTICKET"
+ENDPOINT_MAX = 107
+IDENTITY_SIZE = 16
+_ROOM = 204  # for the endpoint and the zeros after it
+
+LAYOUT = Struct(
+    "magic" / Const(MAGIC),
+    "version" / Const(1, Int16ul),
+    "size" / Const(SIZE, Int16ul),
+    "kind" / Int16ul,
+    "flags" / Const(0, Int16ul),
+    "participant" / Bytes(IDENTITY_SIZE),
+    "resource" / Bytes(IDENTITY_SIZE),
+    "endpoint_length" / Int16ul,
+    "endpoint_type" / Const(1, Int16ul),
+    Check(this.endpoint_length <= ENDPOINT_MAX),
+    "endpoint" / Bytes(this.endpoint_length),
+    "zeros" / Bytes(_ROOM - this.endpoint_length),
+)
+
+# uapi linux/fcntl.h and memfd.h; Python has the first few of them only on some builds.
+F_ADD_SEALS, F_GET_SEALS = 1033, 1034
+SEALS = 0x0F  # F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
+SEAL_NAMES = ("SEAL", "SHRINK", "GROW", "WRITE", "FUTURE_WRITE", "EXEC")
+MFD_CLOEXEC, MFD_ALLOW_SEALING, MFD_NOEXEC_SEAL = 1, 2, 8
+
+
+class Kind(IntEnum):
+    UNICAST = 1
+    MULTICAST = 2
+
+
+class TicketError(ValueError):
+    """Bytes or fields that are no ticket; the message says which rule is broken."""
+
+
+def new_identity() -> bytes:
+    """16 random bytes, not all zero: the name of a participant or of a resource."""
+    while not any(identity := secrets.token_bytes(IDENTITY_SIZE)):
+        pass
+    return identity
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Who created which resource, and where to ask. Raises TicketError for fields that no ticket can hold.
+
+    endpoint: an absolute path; bytes that are not UTF-8 are surrogates, as in os.fsdecode.
+    """
+
+    kind: Kind
+    participant: bytes
+    resource: bytes
+    endpoint: str
+
+    def __post_init__(self) -> None:
+        path = self.endpoint_bytes
+        if self.kind not in tuple(Kind):
+            raise TicketError(f"kind {self.kind}: neither unicast (1) nor multicast (2)")
+        for name, identity in (("participant", self.participant), ("resource", self.resource)):
+            if len(identity) != IDENTITY_SIZE or not any(identity):
+                raise TicketError(f"{name}: not {IDENTITY_SIZE} bytes, or all zero")
+        if not path.startswith(b"/") or b"\0" in path:
+            raise TicketError("endpoint: not an absolute path, or a NUL inside")
+        if len(path) > ENDPOINT_MAX:
+            raise TicketError(f"endpoint: {len(path)} bytes, more than {ENDPOINT_MAX}")
+
+    @property
+    def endpoint_bytes(self) -> bytes:
+        return self.endpoint.encode("utf-8", "surrogateescape")
+
+    def encode(self) -> bytes:
+        """The 256 bytes."""
+        path = self.endpoint_bytes
+        data: bytes = LAYOUT.build(
+            {
+                "kind": self.kind,
+                "participant": self.participant,
+                "resource": self.resource,
+                "endpoint_length": len(path),
+                "endpoint": path,
+                "zeros": bytes(_ROOM - len(path)),
+            }
+        )
+        return data
+
+
+def decode(data: bytes) -> Ticket:
+    """The ticket in exactly 256 bytes; TicketError names the rule that they break."""
+    if len(data) != SIZE:
+        raise TicketError(f"size: {len(data)} bytes, not {SIZE}")
+    try:
+        fields = LAYOUT.parse(data)
+    except ConstructError as error:
+        rule = str(error).replace("\n", " ").replace("Error in path (parsing) -> ", "").strip()
+        raise TicketError(rule or "endpoint: longer than a ticket can hold") from None
+    if any(fields.zeros):
+        raise TicketError("a byte after the endpoint is not zero")
+    if fields.kind not in tuple(Kind):
+        raise TicketError(f"kind {fields.kind}: neither unicast (1) nor multicast (2)")
+    endpoint = fields.endpoint.decode("utf-8", "surrogateescape")
+    return Ticket(Kind(fields.kind), fields.participant, fields.resource, endpoint)
+
+
+def create(ticket: Ticket) -> int:
+    """A sealed descriptor with FD_CLOEXEC, as a CUDA export has; the caller owns it. OSError if the kernel refuses."""
+    flags = MFD_CLOEXEC | MFD_ALLOW_SEALING
+    try:
+        fd = os.memfd_create("cuinterpose-ticket", flags | MFD_NOEXEC_SEAL)
+    except OSError:  # before Linux 6.3 the flag is EINVAL
+        fd = os.memfd_create("cuinterpose-ticket", flags)
+    try:
+        if os.pwrite(fd, ticket.encode(), 0) != SIZE:
+            raise OSError("cuinterpose-ticket: short write")
+        fcntl.fcntl(fd, F_ADD_SEALS, SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+class Verdict(Enum):
+    NOT_A_TICKET = "not a ticket"  # the driver's to judge, as it is
+    TICKET = "ticket"
+    BAD = "bad ticket"  # claims to be one: never the driver's
+
+
+@dataclass(frozen=True)
+class Classified:
+    """What a descriptor is, why, its seals (-1: it can have none) and the ticket if it is one."""
+
+    verdict: Verdict
+    why: str
+    seals: int
+    ticket: Ticket | None = None
+
+
+def classify(fd: int) -> Classified:
+    """Reads fd and changes nothing of it, its offset included. Never raises for what fd is."""
+    try:
+        # Before the content: what is sealed now stays as it is read.
+        seals = fcntl.fcntl(fd, F_GET_SEALS)
+    except (OSError, ValueError, OverflowError) as error:  # the latter two for numbers that are no descriptor's
+        return Classified(Verdict.NOT_A_TICKET, f"F_GET_SEALS: {error}", -1)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return Classified(Verdict.NOT_A_TICKET, "not a regular file", seals)
+        data = os.pread(fd, SIZE, 0)
+    except OSError as error:
+        return Classified(Verdict.NOT_A_TICKET, f"not readable: {error.strerror}", seals)
+    if not data.startswith(MAGIC):
+        return Classified(Verdict.NOT_A_TICKET, "no magic", seals)
+    if seals & SEALS != SEALS:  # a superset will do: the kernel may have added F_SEAL_EXEC
+        missing = "|".join(name for bit, name in enumerate(SEAL_NAMES[:4]) if not seals >> bit & 1)
+        return Classified(Verdict.BAD, f"not sealed: {missing} missing", seals)
+    if status.st_size != SIZE:
+        return Classified(Verdict.BAD, f"size: {status.st_size} bytes, not {SIZE}", seals)
+    try:
+        return Classified(Verdict.TICKET, "sealed and well-formed", seals, decode(data))
+    except TicketError as error:
+        return Classified(Verdict.BAD, str(error), seals)

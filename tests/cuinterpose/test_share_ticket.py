@@ -1,0 +1,298 @@
+"""Tickets: the C and the Python give the same bytes, and the same verdict on everything."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import random
+import resource
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from share_library import Library, memfd, open_descriptors
+
+from cuinterpose.ticket import (
+    ENDPOINT_MAX,
+    F_GET_SEALS,
+    MFD_ALLOW_SEALING,
+    MFD_CLOEXEC,
+    MFD_NOEXEC_SEAL,
+    SEALS,
+    SIZE,
+    Classified,
+    Kind,
+    Ticket,
+    TicketError,
+    Verdict,
+    classify,
+    create,
+    decode,
+    new_identity,
+)
+
+TICKET = Ticket(Kind.UNICAST, bytes(range(1, 17)), bytes(range(101, 117)), "/run/user/0/cui/a")
+identities = st.binary(min_size=16, max_size=16).filter(any)
+paths = st.binary(max_size=ENDPOINT_MAX - 1).filter(lambda path: b"\0" not in path)
+tickets = st.builds(
+    lambda kind, participant, resource, path: Ticket(
+        kind, participant, resource, (b"/" + path).decode("utf-8", "surrogateescape")
+    ),
+    st.sampled_from(Kind),
+    identities,
+    identities,
+    paths,
+)
+
+
+def decoded(data: bytes) -> Ticket | None:
+    try:
+        return decode(data)
+    except TicketError:
+        return None
+
+
+def verdict(library: Library, fd: int) -> Classified:
+    """Both verdicts, which must be the same and leave the descriptor as it was."""
+    found = classify(fd)
+    assert library.classify(fd) == (found.verdict, found.ticket)
+    return found
+
+
+def verdict_on(library: Library, fd: int) -> Verdict:
+    try:
+        return verdict(library, fd).verdict
+    finally:
+        os.close(fd)
+
+
+@given(ticket=tickets)
+def test_same_bytes(library: Library, ticket: Ticket) -> None:
+    data = ticket.encode()
+    assert len(data) == SIZE
+    assert library.encode(ticket) == data
+    assert library.decode(data) == decode(data) == ticket
+
+
+def test_the_layout_is_the_documented_one() -> None:
+    data = TICKET.encode()
+    path = TICKET.endpoint.encode()
+    assert data == (
+        b"CUTICKET"
+        + bytes.fromhex("0100 0001 0100 0000")
+        + TICKET.participant
+        + TICKET.resource
+        + bytes([len(path), 0, 1, 0])
+        + path
+        + bytes(204 - len(path))
+    )
+
+
+def test_every_bit_flipped(library: Library) -> None:
+    good = TICKET.encode()
+    free = set(range(16 * 8, 48 * 8)) | set(range(53 * 8, (52 + len(TICKET.endpoint)) * 8))
+    accepted = set()
+    for bit in range(SIZE * 8):
+        data = bytearray(good)
+        data[bit // 8] ^= 1 << bit % 8
+        fd = memfd(bytes(data))
+        found = verdict_on(library, fd)
+        assert found is (Verdict.NOT_A_TICKET if bit < 64 else Verdict.TICKET if bit in free else Verdict.BAD), bit
+        if found is Verdict.TICKET:
+            accepted.add(bit)
+    assert accepted == free
+    assert len(accepted) == 384
+
+
+def test_random_edits(library: Library) -> None:
+    """20,000 edits of one to eight bytes, half of them drawn from bytes that mean something."""
+    chance = random.Random(6)
+    good = TICKET.encode()
+    accepted = 0
+    for _ in range(20_000):
+        data = bytearray(good)
+        for _ in range(chance.randint(1, 8)):
+            data[chance.randrange(SIZE)] = chance.choice((0, 1, 2, 47, 107, 108, 255, chance.randrange(256)))
+        ours = decoded(bytes(data))
+        assert library.decode(bytes(data)) == ours, data.hex()
+        accepted += ours is not None
+    assert 0 < accepted < 10_000
+
+
+@given(data=st.binary(max_size=SIZE + 8), seals=st.integers(0, 15), magic=st.booleans())
+def test_any_content(library: Library, data: bytes, seals: int, magic: bool) -> None:
+    verdict_on(library, memfd(b"CUTICKET"[: magic * 8] + data, seals))
+
+
+@pytest.mark.parametrize("seals", range(16))
+def test_seals_are_needed_all(library: Library, seals: int) -> None:
+    expected = Verdict.TICKET if seals == SEALS else Verdict.BAD
+    assert verdict_on(library, memfd(TICKET.encode(), seals)) is expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 255, 257, 4096])
+def test_size(library: Library, size: int) -> None:
+    data = (TICKET.encode() + bytes(4096))[:size]
+    assert verdict_on(library, memfd(data)) is (Verdict.NOT_A_TICKET if size < 8 else Verdict.BAD)
+
+
+def test_exec_sealed(library: Library) -> None:
+    """The kernel's F_SEAL_EXEC beside our four: a ticket all the same."""
+    try:
+        fd = memfd(TICKET.encode(), SEALS, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL)
+    except OSError:
+        pytest.skip(f"MFD_NOEXEC_SEAL needs Linux 6.3, this is {os.uname().release}")
+    assert verdict(library, fd).seals == SEALS | 0x20
+    assert verdict_on(library, fd) is Verdict.TICKET
+
+
+@dataclass(frozen=True)
+class LookAlike:
+    make: Callable[[Path], int]
+    verdict: Verdict
+
+
+def _file(path: Path, flags: int = os.O_RDWR) -> int:
+    path.write_bytes(TICKET.encode())
+    fd = os.open(path, flags)
+    path.unlink()
+    return fd
+
+
+def _unnamed(_: Path) -> int:
+    fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR, 0o600)
+    os.write(fd, TICKET.encode())
+    return fd
+
+
+def _opened_again(flags: int) -> Callable[[Path], int]:
+    def make(_: Path) -> int:
+        fd = memfd(TICKET.encode())
+        again = os.open(f"/proc/self/fd/{fd}", flags)
+        os.close(fd)
+        return again
+
+    return make
+
+
+LOOK_ALIKES = {
+    "disk file": LookAlike(lambda path: _file(path / "file"), Verdict.NOT_A_TICKET),
+    "tmpfs file": LookAlike(lambda _: _file(Path(f"/dev/shm/cuinterpose-{os.getpid()}")), Verdict.BAD),
+    "O_TMPFILE": LookAlike(_unnamed, Verdict.BAD),
+    "directory": LookAlike(lambda path: os.open(path, os.O_RDONLY), Verdict.NOT_A_TICKET),
+    "tmpfs directory": LookAlike(lambda _: os.open("/dev/shm", os.O_RDONLY), Verdict.NOT_A_TICKET),
+    "character device": LookAlike(lambda _: os.open("/dev/null", os.O_RDWR), Verdict.NOT_A_TICKET),
+    "O_PATH": LookAlike(_opened_again(os.O_PATH), Verdict.NOT_A_TICKET),
+    "read only": LookAlike(_opened_again(os.O_RDONLY), Verdict.TICKET),
+    "socket": LookAlike(lambda _: socket.socket(socket.AF_UNIX).detach(), Verdict.NOT_A_TICKET),
+    "event": LookAlike(lambda _: os.eventfd(0), Verdict.NOT_A_TICKET),
+    "negative": LookAlike(lambda _: -1, Verdict.NOT_A_TICKET),
+    "closed": LookAlike(lambda _: 1 << 20, Verdict.NOT_A_TICKET),
+}
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_look_alikes(library: Library, tmp_path: Path, name: str) -> None:
+    if "tmpfs" in name or name == "O_TMPFILE":
+        if not os.path.isdir("/dev/shm"):
+            pytest.skip("no /dev/shm here")
+    fd = LOOK_ALIKES[name].make(tmp_path)
+    try:
+        assert verdict(library, fd).verdict is LOOK_ALIKES[name].verdict
+    finally:
+        if 0 <= fd < 1 << 20:
+            os.close(fd)
+
+
+def test_pipe(library: Library) -> None:
+    for fd in os.pipe():
+        assert verdict_on(library, fd) is Verdict.NOT_A_TICKET
+
+
+def test_write_only(library: Library) -> None:
+    unsealed = memfd(TICKET.encode(), 0)
+    fd = os.open(f"/proc/self/fd/{unsealed}", os.O_WRONLY)
+    os.close(unsealed)
+    assert verdict_on(library, fd) is Verdict.NOT_A_TICKET
+
+
+@pytest.mark.parametrize("who", ["C", "Python"])
+def test_created(library: Library, who: str) -> None:
+    before = open_descriptors()
+    fd = library.create(TICKET) if who == "C" else create(TICKET)
+    assert not os.get_inheritable(fd)
+    assert fcntl.fcntl(fd, F_GET_SEALS) & SEALS == SEALS
+    assert os.lseek(fd, 0, os.SEEK_CUR) == 0
+    assert verdict(library, fd).ticket == TICKET
+    assert os.lseek(fd, 0, os.SEEK_CUR) == 0
+    with pytest.raises(OSError, match="Operation not permitted"):
+        os.pwrite(fd, b"x", 0)
+    with pytest.raises(OSError, match="Operation not permitted"):
+        os.ftruncate(fd, 0)
+    os.close(fd)
+    assert open_descriptors() == before
+
+
+def _raw(**changes: object) -> Ticket:
+    """A ticket that the constructor would refuse."""
+    ticket = object.__new__(Ticket)
+    for name, value in {**TICKET.__dict__, **changes}.items():
+        object.__setattr__(ticket, name, value)
+    return ticket
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": 0},
+        {"kind": 3},
+        {"participant": bytes(16)},
+        {"resource": bytes(16)},
+        {"endpoint": ""},
+        {"endpoint": "relative"},
+        {"endpoint": "/" + "x" * ENDPOINT_MAX},
+    ],
+    ids=lambda changes: f"{changes}"[:40],
+)
+def test_impossible_fields(library: Library, changes: dict[str, object]) -> None:
+    before = open_descriptors()
+    with pytest.raises(TicketError):
+        Ticket(**{**TICKET.__dict__, **changes})
+    assert library.encode(_raw(**changes)) is None
+    with pytest.raises(OSError, match="Invalid argument"):
+        library.create(_raw(**changes))
+    assert open_descriptors() == before
+
+
+def test_longest_endpoint(library: Library) -> None:
+    longest = Ticket(Kind.MULTICAST, new_identity(), new_identity(), "/" + "x" * (ENDPOINT_MAX - 1))
+    assert library.encode(longest) == longest.encode()
+    assert library.decode(longest.encode()) == longest
+
+
+def test_identities_are_random(library: Library) -> None:
+    seen = {new_identity() for _ in range(100)}
+    for _ in range(100):
+        identity = (ctypes.c_uint8 * 16)()
+        assert library.c.cui_identity_random(identity) == 0
+        seen.add(bytes(identity))
+    assert len(seen) == 200
+
+
+def test_without_memory_for_a_descriptor(library: Library) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = open_descriptors()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            library.create(TICKET)
+        with pytest.raises(OSError, match="Too many open files"):
+            create(TICKET)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert open_descriptors() == before
