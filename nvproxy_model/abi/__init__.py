@@ -10,6 +10,13 @@ from nvproxy_model.abi.frontend import FRONTEND
 from nvproxy_model.abi.uvm import UVM
 from nvproxy_model.rules import Rule
 
-__all__ = ["ALLOC", "CONTROL", "FRONTEND", "UVM"]
+__all__ = ["ALLOC", "CONTROL", "FRONTEND", "UNPUBLISHED", "UVM"]
 
 CONTROL: tuple[Rule, ...] = CLIENT + MEMORY + DEVICE + SUBDEVICE + ENGINE
+
+UNPUBLISHED = frozenset({0x0080028B, 0x20800145, 0x20800146})
+"""Controls that no public header defines, so that a header cannot confirm or refute their rows.
+
+The driver's own table of subdevice controls (generated/g_subdevice_nvoc.c) has the latter two, without parameters; the
+first has gVisor's name.
+"""

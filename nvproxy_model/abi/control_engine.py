@@ -137,11 +137,20 @@ ENGINE: tuple[Rule, ...] = (
         COMPUTE | UTILITY,
         "NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_NUM_SECURE_CHANNELS_PARAMS",
     ),
+    # gVisor has it at 555.42.02 too: that branch was cut before the command came to 550.90.07.
     control(
         0xCB33010C,
         "NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE",
         COMPUTE | UTILITY,
         "NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE_PARAMS",
         since="550.90.07",
+        until="555.42.02",
+    ),
+    control(
+        0xCB33010C,
+        "NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE",
+        COMPUTE | UTILITY,
+        "NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE_PARAMS",
+        since="560.28.03",
     ),
 )
