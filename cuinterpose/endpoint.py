@@ -101,6 +101,10 @@ class Endpoint:
             self._stop, self._stopped = socket.socketpair()
             undo.callback(self._stop.close)
             undo.callback(self._stopped.close)
+            self._selector = selectors.DefaultSelector()
+            undo.callback(self._selector.close)
+            self._selector.register(self._stopped, selectors.EVENT_READ)
+            self._selector.register(self._listener, selectors.EVENT_READ)
             self._undo = undo.pop_all()
         self._thread = threading.Thread(target=self._serve, name="cuinterpose-endpoint", daemon=True)
         self._thread.start()
@@ -123,33 +127,30 @@ class Endpoint:
 
     def _serve(self) -> None:
         deadlines: dict[socket.socket, float] = {}
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stopped, selectors.EVENT_READ)
-            selector.register(self._listener, selectors.EVENT_READ)
 
-            def drop(client: socket.socket) -> None:
-                selector.unregister(client)
-                del deadlines[client]
-                client.close()
+        def drop(client: socket.socket) -> None:
+            self._selector.unregister(client)
+            del deadlines[client]
+            client.close()
 
-            while True:
-                now = time.monotonic()
-                for client in [client for client, deadline in deadlines.items() if deadline <= now]:
+        while True:
+            now = time.monotonic()
+            for client in [client for client, deadline in deadlines.items() if deadline <= now]:
+                drop(client)
+            wait = min(deadlines.values()) - now if deadlines else None
+            ready = [key.fileobj for key, _ in self._selector.select(wait)]
+            for client in [client for client in deadlines if client in ready]:
+                self._exchange(client)
+                drop(client)
+            if self._stopped in ready:
+                for client in list(deadlines):
                     drop(client)
-                wait = min(deadlines.values()) - now if deadlines else None
-                ready = [key.fileobj for key, _ in selector.select(wait)]
-                for client in [client for client in deadlines if client in ready]:
-                    self._exchange(client)
-                    drop(client)
-                if self._stopped in ready:
-                    for client in list(deadlines):
-                        drop(client)
-                    return
-                if self._listener in ready and len(deadlines) < CLIENTS and (client := self._admit()):
-                    deadlines[client] = time.monotonic() + self._timeout
-                    selector.register(client, selectors.EVENT_READ)
-                elif self._listener in ready:
-                    time.sleep(0.01)
+                return
+            if self._listener in ready and len(deadlines) < CLIENTS and (client := self._admit()):
+                deadlines[client] = time.monotonic() + self._timeout
+                self._selector.register(client, selectors.EVENT_READ)
+            elif self._listener in ready:
+                time.sleep(0.01)
 
     def _admit(self) -> socket.socket | None:
         try:

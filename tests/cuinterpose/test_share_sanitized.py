@@ -16,7 +16,11 @@ from shim_world import World
 def test_sanitized(sanitized: World, tmp_path: Path, name: str) -> None:
     built = build(tmp_path / "libshare.so", sanitized.tools)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", Path(__file__).with_name(f"test_share_{name}.py")],
+        [
+            sys.executable,
+            *("-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider"),
+            Path(__file__).with_name(f"test_share_{name}.py"),
+        ],
         env={
             **os.environ,
             "LD_PRELOAD": ":".join(sanitized.before),
