@@ -76,6 +76,7 @@ def _patched(data: bytes, at: int, value: bytes) -> bytes:
 
 
 _nvos02 = reader(nvos02_fd, "params.hClass", "params.flags", "params.pMemory", "params.limit", "fd")
+_NVOS02_SIZE = nvos02_fd.sizeof()
 _PMEMORY, _NVOS02_FD = offset(nvos02_fd, "params.pMemory"), offset(nvos02_fd, "fd")
 
 
@@ -91,7 +92,7 @@ def _alloc_memory(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Deci
 
     pkg/sentry/devices/nvproxy/frontend.go: rmAllocMemory; escape.c:RmAllocOsDescriptor().
     """
-    if data is None or len(data) != nvos02_fd.sizeof():
+    if data is None or len(data) != _NVOS02_SIZE:
         return decide(data, fds)
     hclass, flags, address, limit, _ = _nvos02(data)
     if hclass == nv.NV01_MEMORY_SYSTEM:
@@ -114,12 +115,13 @@ def _alloc_memory(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Deci
     return Decision(Verdict.TRANSLATE, Why.RULE, call, params=_patched(hidden, _PMEMORY, bytes(8)), copies=(pin,))
 
 
+_NVOS32_SIZE = NVOS32_PARAMETERS.sizeof()
 _nvos32 = reader(NVOS32_PARAMETERS, "function")
 
 
 def _vid_heap_control(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
     """Only ALLOC_SIZE, whose union member holds the one pointer that is copied."""
-    if data is not None and len(data) == NVOS32_PARAMETERS.sizeof():
+    if data is not None and len(data) == _NVOS32_SIZE:
         (function,) = _nvos32(data)
         if function != nv.NVOS32_FUNCTION_ALLOC_SIZE:
             return _refuse(call, Why.VALUE, None, f"function = {function:#x}")
@@ -139,6 +141,7 @@ def _uvm_initialize(decide: Decider, call: Call, data: Any, fds: FdLookup) -> De
 
 
 _STRINGS = ("pDriverVersionBuffer", "pVersionBuffer", "pTitleBuffer")
+_BUILD_VERSION_SIZE = BUILD_VERSION.sizeof()
 _build_version = reader(BUILD_VERSION, "sizeOfStrings", *_STRINGS)
 _SIZE_OF_STRINGS = offset(BUILD_VERSION, "sizeOfStrings")
 
@@ -148,7 +151,7 @@ def _get_build_version(decide: Decider, call: Call, data: Any, fds: FdLookup) ->
 
     rmapi_deprecated_control.c:V2_CONVERTER(_NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION).
     """
-    if data is not None and len(data) == BUILD_VERSION.sizeof():
+    if data is not None and len(data) == _BUILD_VERSION_SIZE:
         size, *strings = _build_version(data)
         if not all(strings):
             for name in _STRINGS:

@@ -65,9 +65,11 @@ CHECKS: Mapping[tuple[str, int], Check] = {
 def guard(check: Check, inner: Decision | Decider, call: Call, of: CStruct, version: DriverVersion) -> Decider:
     """A decider that asks ``check`` first and ``inner`` when that has nothing to say."""
 
+    size = of.sizeof()
+
     def decide(data: Any, fds: FdLookup) -> Decision:
         answer = inner if isinstance(inner, Decision) else inner(data, fds)
-        if data is None or len(data) != of.sizeof() or not answer.allowed:
+        if data is None or len(data) != size or not answer.allowed:
             return answer
         refused = check(of.parse(data), version)
         return answer if refused is None else refuse(call, *refused)

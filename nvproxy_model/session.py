@@ -396,8 +396,10 @@ class Session:
         of = rule.params_at(self.policy.version) if rule is not None else None
         if of is None:
             return self.policy.decide_alloc(hclass, None, self.fds), None, None
-        needed = isinstance(of, CStruct) and (plan(of).fds or plan(of).required)
-        data = self.memory.read(address, of.sizeof()) if address or needed else None
+        # construct walks a whole struct to say how long it is; a plan knows.
+        what = plan(of) if isinstance(of, CStruct) else None
+        size, needed = (of.sizeof(), False) if what is None else (what.size, bool(what.fds or what.required))
+        data = self.memory.read(address, size) if address or needed else None
         return self.policy.decide_alloc(hclass, data, self.fds), of, data
 
     def _add(self, file: File, decision: Decision, answer: _Alloc, what: Plan | None, params: Buffer | None) -> None:
