@@ -147,9 +147,11 @@ class FakeDriver:
             if handler is not None and arg is not None:
                 handler(self, arg, None, host_fd)
             return 0, None
-        fields = of.parse(bytes(arg.data))
-        status = handler(self, arg, fields, host_fd) if handler is not None else nv.NV_OK
-        arg.data[:] = of.build(fields)
+        status = nv.NV_OK
+        if handler is not None:
+            fields = of.parse(bytes(arg.data))
+            status = handler(self, arg, fields, host_fd)
+            arg.data[:] = of.build(fields)
         self._write_status(arg, of, status)
         return 0, status
 

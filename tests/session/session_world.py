@@ -17,7 +17,7 @@ from nvproxy_model.structs.nvos import (
 )
 from nvproxy_model.testing import FakeDriver, Memory
 
-ARG, PARAMS, SPARE, END = 0x10000, 0x11000, 0x14000, 0x20000
+ARG, PARAMS, SPARE, END = 0x10000, 0x11000, 0x15000, 0x18000
 """Guest addresses: the argument, its parameters, buffers that these point at, and the end of what is mapped."""
 FD_MARK = b"\xfd\xc0\x5e"
 """Three of the four bytes of every host descriptor here."""
