@@ -11,8 +11,8 @@
  *    in is known too.
  *  - The spool is kept at a high descriptor and compared with its device and inode before each write: a program that
  *    closes every descriptor gets its numbers back, and its files get nothing of ours.
- *  - The program's memory is read with process_vm_readv(2): a pointer that the driver would answer with EFAULT does not
- *    crash the program here.
+ *  - The program's memory is read with process_vm_readv(2) before the call: a pointer that the driver would answer with
+ *    EFAULT does not crash the program here. What could be read then is read again after it without asking the kernel.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -322,7 +322,7 @@ static bool peek(void *to, uint64_t address, size_t size)
 	return true;
 }
 
-static struct frame *frame_begin(void *memory, enum frame_type type)
+static struct frame *frame_of(void *memory, enum frame_type type, uint32_t pid, uint32_t tid)
 {
 	struct frame *frame = memory;
 
@@ -330,10 +330,15 @@ static struct frame *frame_begin(void *memory, enum frame_type type)
 	frame->magic = FRAME_MAGIC;
 	frame->size = sizeof(*frame);
 	frame->type = (uint16_t)type;
-	frame->pid = (uint32_t)syscall(SYS_getpid);
-	frame->tid = (uint32_t)syscall(SYS_gettid);
+	frame->pid = pid;
+	frame->tid = tid;
 	frame->fd = -1;
 	return frame;
+}
+
+static struct frame *frame_begin(void *memory, enum frame_type type)
+{
+	return frame_of(memory, type, (uint32_t)syscall(SYS_getpid), (uint32_t)syscall(SYS_gettid));
 }
 
 static void frame_text(struct frame *frame, const char *text, size_t size)
@@ -516,19 +521,26 @@ static void find_buffers(struct call *call, const struct entry *entry, const uns
 	}
 }
 
-/* Reads one piece behind `frame`; before the call it is always kept, after it only where it differs from `before`. */
-static void take(struct frame *frame, uint32_t where, uint64_t address, uint32_t size, const unsigned char *before)
+/* Before the call: one piece, kept if it can be read. */
+static void take(struct frame *frame, uint32_t where, uint64_t address, uint32_t size)
 {
-	unsigned char *room = frame_room(frame);
-
 	if (!size)
 		return;
-	if (!peek(room, address, size)) {
-		frame->flags |= FLAG_FAULT;
-		return;
-	}
-	if (!before || memcmp(room, before, size))
+	if (peek(frame_room(frame), address, size))
 		frame_section(frame, where, size);
+	else
+		frame->flags |= FLAG_FAULT;
+}
+
+/* After it: the same piece, kept if it changed. `before` shows that it could be read. */
+static void take_again(struct frame *frame, uint32_t where, uint64_t address, uint32_t size, const unsigned char *before)
+{
+	const void *now_there = (const void *)(uintptr_t)address;
+
+	if (!size || !before || !memcmp(now_there, before, size))
+		return;
+	memcpy(frame_room(frame), now_there, size);
+	frame_section(frame, where, size);
 }
 
 static const unsigned char *section_of(const struct frame *frame, uint32_t where, uint32_t size)
@@ -562,7 +574,7 @@ static void look(struct frame *frame, struct call *call, const struct device *de
 		call->top_size = call->top->size;
 	if (call->top_size > MAX_TOP)
 		call->top_size = MAX_TOP;
-	take(frame, 0, call->arg, call->top_size, NULL);
+	take(frame, 0, call->arg, call->top_size);
 	top = section_of(frame, 0, call->top_size);
 	if (!call->top || !top)
 		return;
@@ -585,7 +597,7 @@ static void look(struct frame *frame, struct call *call, const struct device *de
 		}
 		if (!call->params)
 			call->par_size = 0;
-		take(frame, 1, call->params, call->par_size, NULL);
+		take(frame, 1, call->params, call->par_size);
 	}
 	/* take() moved the end of the frame, never the sections before it. */
 	top = section_of(frame, 0, call->top_size);
@@ -598,24 +610,25 @@ static void look(struct frame *frame, struct call *call, const struct device *de
 			find_buffers(call, call->par, par, call->par_size);
 	}
 	for (uint32_t i = 0; i < call->buffers; i++)
-		take(frame, call->buffer[i].where, call->buffer[i].address, call->buffer[i].size, NULL);
+		take(frame, call->buffer[i].where, call->buffer[i].address, call->buffer[i].size);
 }
 
 /* The frame after the call: the answer, and the pieces that changed. */
 static void look_again(struct frame *after, const struct frame *before, const struct call *call)
 {
-	unsigned char *room = frame_room(after);
+	const unsigned char *top = section_of(before, 0, call->top_size);
 	uint32_t i;
 
-	if (call->top && call->top->status_offset != NONE && peek(room, call->arg, call->top_size)) {
-		after->status = (uint32_t)load(room, call->top_size, call->top->status_offset, 4);
+	if (call->top && top && call->top->status_offset != NONE) {
+		after->status = (uint32_t)load((const unsigned char *)(uintptr_t)call->arg, call->top_size,
+					       call->top->status_offset, 4);
 		after->flags |= FLAG_STATUS;
 	}
-	take(after, 0, call->arg, call->top_size, section_of(before, 0, call->top_size));
-	take(after, 1, call->params, call->par_size, section_of(before, 1, call->par_size));
+	take_again(after, 0, call->arg, call->top_size, top);
+	take_again(after, 1, call->params, call->par_size, section_of(before, 1, call->par_size));
 	for (i = 0; i < call->buffers; i++)
-		take(after, call->buffer[i].where, call->buffer[i].address, call->buffer[i].size,
-		     section_of(before, call->buffer[i].where, call->buffer[i].size));
+		take_again(after, call->buffer[i].where, call->buffer[i].address, call->buffer[i].size,
+			   section_of(before, call->buffer[i].where, call->buffer[i].size));
 }
 
 static void drop_sections(struct frame *frame)
@@ -655,7 +668,7 @@ static int recorded_ioctl(int fd, unsigned long request, void *arg, const struct
 	ret = real_ioctl()(fd, request, arg);
 	err = errno;
 
-	after = frame_begin(memory + SLOT_SIZE, FRAME_LEAVE);
+	after = frame_of(memory + SLOT_SIZE, FRAME_LEAVE, before->pid, before->tid);
 	after->time = now();
 	after->args[1] = after->time - start;
 	after->id = id;
