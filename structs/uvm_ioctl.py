@@ -10,12 +10,14 @@ UVM_CREATE_RANGE_GROUP_PARAMS = CStruct(
     "UVM_CREATE_RANGE_GROUP_PARAMS",
     "rangeGroupId" / NvU64,
     "rmStatus" / Status(NV_STATUS),
+    until="610.43.02",
 )
 
 UVM_DESTROY_RANGE_GROUP_PARAMS = CStruct(
     "UVM_DESTROY_RANGE_GROUP_PARAMS",
     "rangeGroupId" / NvU64,
     "rmStatus" / Status(NV_STATUS),
+    until="610.43.02",
 )
 
 UVM_REGISTER_GPU_VASPACE_PARAMS = CStruct(
@@ -72,6 +74,7 @@ UVM_SET_RANGE_GROUP_PARAMS = CStruct(
     "requestedBase" / NvU64,
     "length" / NvU64,
     "rmStatus" / Status(NV_STATUS),
+    until="610.43.02",
 )
 
 UVM_MAP_EXTERNAL_ALLOCATION_PARAMS = CStruct(
@@ -184,6 +187,7 @@ UVM_MIGRATE_RANGE_GROUP_PARAMS = CStruct(
     "rangeGroupId" / NvU64,
     "destinationUuid" / NvProcessorUuid,
     "rmStatus" / Status(NV_STATUS),
+    until="610.43.02",
 )
 
 UVM_TOOLS_READ_PROCESS_MEMORY_PARAMS = CStruct(

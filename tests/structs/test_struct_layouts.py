@@ -44,7 +44,7 @@ def _shape(layout: Layout) -> Any:
 
 
 def test_the_facts_cover_the_tree() -> None:
-    assert len(CHECKABLE) == 29
+    assert len(CHECKABLE) >= 29
     assert len(structs.every()) > 140
 
 
