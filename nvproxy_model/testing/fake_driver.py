@@ -106,6 +106,11 @@ class FakeDriver:
         """Add a remark to the log entry of the call that is being answered."""
         self._notes.append(text)
 
+    def rules(self, table: str) -> Mapping[int, Rule]:
+        """The rows of one table at this release, whatever the capabilities: what the driver knows the shape of."""
+        found: Mapping[int, Rule] = self._rules[table]
+        return found
+
     def find(self, client: int, handle: int) -> FakeObject | None:
         """The resource of that handle, lost ones included."""
         return self._clients.get(client, {}).get(handle)
