@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from .endpoint import identify, open_directory
+from .directory import open_directory
+from .endpoint import identify
 from .frame import ProtocolError, Status
 
 _NAME = re.compile(r"[0-9a-f]{32}")

@@ -11,7 +11,6 @@ import itertools
 import os
 import selectors
 import socket
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from . import frame
+from .directory import open_directory
 from .frame import NOBODY, REPLY, Frame, Op, ProtocolError, Status
 from .ticket import Kind, Ticket, new_identity
 
@@ -39,32 +39,6 @@ class Refusal(Exception):
 
 Registry = Callable[[bytes, int], int]
 """(resource, kind) -> a fresh descriptor, which the endpoint closes once it is sent. Raises Refusal."""
-
-
-def directory() -> Path:
-    """$CUINTERPOSE_DIR, else $XDG_RUNTIME_DIR/cuinterpose (made if it is missing); FileNotFoundError if neither is set."""
-    if chosen := os.environ.get("CUINTERPOSE_DIR"):
-        return Path(chosen)
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        path = Path(runtime) / "cuinterpose"
-        path.mkdir(mode=0o700, exist_ok=True)
-        return path
-    raise FileNotFoundError("neither CUINTERPOSE_DIR nor XDG_RUNTIME_DIR is set")
-
-
-def open_directory(path: Path) -> int:
-    """An O_PATH descriptor of an endpoint directory, which the caller owns.
-
-    PermissionError unless it is absolute, ours, and closed to group and others; OSError if it is a link or no directory.
-    """
-    if not path.is_absolute():
-        raise PermissionError(f"{path}: not absolute")
-    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    status = os.fstat(fd)
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        os.close(fd)
-        raise PermissionError(f"{path}: not owned by uid {os.geteuid()} with mode 0700 ({stat.filemode(status.st_mode)})")
-    return fd
 
 
 class Endpoint:

@@ -1,0 +1,33 @@
+"""The directory that a user's processes share: endpoints, and a clean path to the shim."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+def directory() -> Path:
+    """$CUINTERPOSE_DIR, else $XDG_RUNTIME_DIR/cuinterpose (made if it is missing); FileNotFoundError if neither is set."""
+    if chosen := os.environ.get("CUINTERPOSE_DIR"):
+        return Path(chosen)
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        path = Path(runtime) / "cuinterpose"
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+    raise FileNotFoundError("neither CUINTERPOSE_DIR nor XDG_RUNTIME_DIR is set")
+
+
+def open_directory(path: Path) -> int:
+    """An O_PATH descriptor of such a directory, which the caller owns.
+
+    PermissionError unless it is absolute, ours, and closed to group and others; OSError if it is a link or no directory.
+    """
+    if not path.is_absolute():
+        raise PermissionError(f"{path}: not absolute")
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    status = os.fstat(fd)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        os.close(fd)
+        raise PermissionError(f"{path}: not owned by uid {os.geteuid()} with mode 0700 ({stat.filemode(status.st_mode)})")
+    return fd

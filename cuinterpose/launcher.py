@@ -1,0 +1,188 @@
+"""Runs a program under the shim, and refuses beforehand whatever the dynamic loader would let go by in silence.
+
+ld.so drops a preload that it cannot use with a line on stderr, or with none, and runs the program without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+from . import elf
+from .directory import directory, open_directory
+
+SHIM = "libcuinterpose.so"
+PROBE = "libcuprobe.so"
+_SEPARATORS = re.compile(r"[ :]+")  # ld.so splits LD_PRELOAD at both
+_MOST_INTERPRETERS = 4  # the kernel's own limit of nested #! lines
+
+# What --check asks in a process of its own, under the same environment.
+_CHECK = """
+import ctypes, sys
+try:
+    stats = (ctypes.c_uint32 * 4).in_dll(ctypes.CDLL(None), "cuinterpose_stats")
+except ValueError:
+    sys.exit("the shim is not in the process: no cuinterpose_stats")
+if stats[0] < 48 or stats[1] != 1:
+    sys.exit(f"cuinterpose_stats has {stats[0]} bytes and ABI {stats[1]}, expected at least 48 and ABI 1")
+if stats[2]:
+    sys.exit("the shim is loaded and disabled (CUINTERPOSE_DISABLE=1)")
+"""
+
+
+class LaunchError(Exception):
+    """Why a program would not run under the shim; one line, with the way out."""
+
+
+def native_path(name: str) -> Path:
+    """A native object of this package. LaunchError if the package was built without native parts."""
+    path = Path(str(resources.files(__package__) / name))
+    if not path.is_file():
+        raise LaunchError(
+            f"{name}: not built (a package for another platform, or NVPROXY_NATIVE=0); reinstall on Linux with glibc and gcc"
+        )
+    return path.resolve()
+
+
+def shim_path(chosen: str | None = None) -> Path:
+    """The shim: chosen, else $CUINTERPOSE_SHIM, else this package's. LaunchError if that is no file."""
+    named = chosen or os.environ.get("CUINTERPOSE_SHIM")
+    if not named:
+        return native_path(SHIM)
+    path = Path(named)
+    if not path.is_file():
+        raise LaunchError(f"{named}: no such file; name a shim with CUINTERPOSE_SHIM or leave it unset")
+    return path.resolve()
+
+
+def _read_elf(path: Path, what: str) -> elf.Elf:
+    try:
+        return elf.read(path)
+    except (OSError, elf.ElfError) as error:
+        raise LaunchError(f"{path}: {what}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _kernel_runs(program: Path) -> Path:
+    """The ELF file that the kernel starts for a program: itself, or what its #! line leads to."""
+    for _ in range(_MOST_INTERPRETERS + 1):
+        try:
+            with program.open("rb") as file:
+                start = file.read(256)
+        except OSError as error:
+            raise LaunchError(f"{program}: {error.strerror}") from None
+        if not start.startswith(b"#!"):
+            return program
+        words = start[2:].split(b"\n")[0].split()
+        if not words:
+            raise LaunchError(f"{program}: an empty #! line")
+        program = Path(os.fsdecode(words[0]))
+    raise LaunchError(f"{program}: more than {_MOST_INTERPRETERS} nested #! lines")
+
+
+def _refuse_secure_execution(path: Path) -> None:
+    status = path.stat()
+    set_id = (status.st_mode & stat.S_ISUID and status.st_uid != os.getuid()) or (
+        status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP and status.st_gid != os.getgid()
+    )
+    if set_id:
+        raise LaunchError(f"{path}: set-user-ID or set-group-ID: ld.so ignores LD_PRELOAD for it; run it as its owner")
+    try:
+        capabilities = os.getxattr(path, "security.capability")
+    except OSError:
+        return
+    if capabilities and os.getuid() != 0:
+        raise LaunchError(f"{path}: has file capabilities: ld.so ignores LD_PRELOAD for it; run a copy without them")
+
+
+def clean_path(shim: Path) -> Path:
+    """A path to the shim without the characters at which ld.so splits LD_PRELOAD: itself, or a link in a private directory."""
+    if not _SEPARATORS.search(str(shim)):
+        return shim
+    try:
+        home = directory()
+    except OSError:
+        home = Path(tempfile.gettempdir()) / f"cuinterpose-{os.geteuid()}"
+    if _SEPARATORS.search(str(home)):
+        raise LaunchError(f"{shim}: a blank or ':' in the path, and in {home}; set CUINTERPOSE_DIR to a path without them")
+    try:
+        home.mkdir(mode=0o700, exist_ok=True)
+        os.close(open_directory(home))
+        link = home / f"{hashlib.sha256(os.fsencode(shim)).hexdigest()[:16]}-{SHIM}"
+        if not (link.is_symlink() and link.readlink() == shim):
+            fresh = home / f"{link.name}.{os.getpid()}"
+            fresh.symlink_to(shim)
+            fresh.replace(link)
+    except OSError as error:
+        raise LaunchError(f"{home}: {error.strerror or error}: no place for a clean path to the shim") from None
+    return link
+
+
+def preload(shim: Path, existing: str | None) -> str:
+    """LD_PRELOAD's value: the shim first and once, then every other entry that was there, in its order."""
+    entries = [str(shim)]
+    for entry in _SEPARATORS.split(existing or ""):
+        same = "/" in entry and os.path.realpath(entry) == str(shim.resolve())
+        if entry and not same and entry not in entries:
+            entries.append(entry)
+    return ":".join(entries)
+
+
+def _refuse_what_ld_so_drops(program: Path, interpreter: str, environment: Mapping[str, str], shim: Path) -> None:
+    """Asks the program's own dynamic loader what it would load; nothing of the program runs."""
+    try:
+        listed = subprocess.run(
+            [interpreter, "--list", program], env=environment, capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError as error:
+        raise LaunchError(f"{interpreter}: {error.strerror}; the interpreter of {program}") from None
+    for line in listed.stderr.splitlines():
+        if "cannot be preloaded" in line or "LD_PRELOAD" in line:
+            raise LaunchError(f"{line.strip()}; correct LD_PRELOAD")
+    if str(shim) not in listed.stdout:
+        why = next(iter(listed.stderr.strip().splitlines()), f"{interpreter} --list does not name it")
+        raise LaunchError(f"{shim}: would not be loaded into {program}: {why}")
+
+
+def prepare(command: list[str], *, shim: Path | None = None, check: bool = False) -> tuple[Path, dict[str, str]]:
+    """The file to execute and its environment. LaunchError if the program would run without the shim, or not at all."""
+    shim = shim or shim_path()
+    shim_elf = _read_elf(shim, "the shim")
+    found = shutil.which(command[0])
+    if not found:
+        raise LaunchError(f"{command[0]}: no such program, or not executable")
+    program = Path(found)
+    started = _kernel_runs(program)
+    program_elf = _read_elf(started, "not an executable that ld.so could load the shim into")
+    if (program_elf.bits, program_elf.machine) != (shim_elf.bits, shim_elf.machine):
+        raise LaunchError(f"{started}: {program_elf.kind}, and the shim is {shim_elf.kind}")
+    if program_elf.interpreter is None:
+        raise LaunchError(f"{started}: statically linked: nothing can be preloaded into it")
+    _refuse_secure_execution(started)
+    clean = clean_path(shim)
+    environment = {**os.environ, "LD_PRELOAD": preload(clean, os.environ.get("LD_PRELOAD"))}
+    _refuse_what_ld_so_drops(started, program_elf.interpreter, environment, clean)
+    if check:
+        helper = subprocess.run(
+            [sys.executable, "-c", _CHECK], env=environment, capture_output=True, text=True, check=False
+        )
+        if helper.returncode:
+            raise LaunchError(f"{shim}: {helper.stderr.strip().splitlines()[-1:] or 'the check failed'}")
+    return program, environment
+
+
+def run(command: list[str], *, check: bool = False) -> None:
+    """Replaces this process by the command under the shim; LaunchError if that is not possible."""
+    program, environment = prepare(command, check=check)
+    try:
+        os.execve(program, command, environment)
+    except OSError as error:
+        raise LaunchError(f"{program}: {error.strerror}") from None
