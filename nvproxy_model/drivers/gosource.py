@@ -21,7 +21,7 @@ from nvproxy_model.layout import Field, Layout
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["Constant", "GoPackage", "Unread", "Unreadable", "parse_file", "read_package_files"]
+__all__ = ["Constant", "GoPackage", "Nesting", "Unread", "Unreadable", "parse_file", "read_package_files"]
 
 MAX_FILE = 4 << 20
 MAX_FILES = 500
@@ -59,7 +59,7 @@ _BINARY: Mapping[str, Callable[[int, int], int]] = {
 }
 
 
-class Unreadable(Exception):  # noqa: N818 - a signal between modules, not an error that anyone sees
+class Unreadable(Exception):
     """A construct that the reader does not know; it becomes an :class:`Unread` where it was met."""
 
 
@@ -167,6 +167,7 @@ class GoPackage:
         self._members: dict[str, Field] = {}
         self._leaves: dict[str, int] = {}
         self._active: list[str] = []
+        self.nesting = Nesting()
         for name, data in sorted(self.files.items()):
             self._declare(name, parse_file(data))
 
@@ -258,16 +259,15 @@ class GoPackage:
         self._constants[name] = Constant(result.value, spec.type or result.type)
         return self._constants[name]
 
-    def evaluate(self, node: Node, iota: int | None = None, depth: int = 0) -> Constant:
+    def evaluate(self, node: Node, iota: int | None = None) -> Constant:
         """A constant expression's value in this package. Raises Unreadable for anything that is not one."""
-        if depth > MAX_DEPTH:
-            raise Unreadable(f"expression nested deeper than {MAX_DEPTH}")
-        result = self._evaluate(node, iota, depth + 1)
+        with self.nesting:
+            result = self._evaluate(node, iota)
         if isinstance(result.value, int) and result.value.bit_length() > MAX_BITS:
             raise Unreadable(f"constant of more than {MAX_BITS} bits")
         return result
 
-    def _evaluate(self, node: Node, iota: int | None, depth: int) -> Constant:
+    def _evaluate(self, node: Node, iota: int | None) -> Constant:
         match node.type:
             case "int_literal":
                 return Constant(_int(text(node)))
@@ -282,21 +282,21 @@ class GoPackage:
             case "identifier":
                 return Constant(iota) if text(node) == "iota" and iota is not None else self.constant(text(node))
             case "parenthesized_expression" if len(named(node)) == 1:
-                return self.evaluate(named(node)[0], iota, depth)
+                return self.evaluate(named(node)[0], iota)
             case "selector_expression":
                 package, name = _selector(node)
                 if package in self.imports:
                     return self.imports[package].constant(name)
             case "unary_expression":
-                return self._unary(node, iota, depth)
+                return self._unary(node, iota)
             case "binary_expression":
-                return self._binary(node, iota, depth)
+                return self._binary(node, iota)
             case "call_expression" | "type_conversion_expression":
-                return self._conversion(node, iota, depth)
+                return self._conversion(node, iota)
         raise Unreadable(f"not a constant expression: {text(node)[:60]}")
 
-    def _unary(self, node: Node, iota: int | None, depth: int) -> Constant:
-        operand = self.evaluate(_child(node, "operand"), iota, depth)
+    def _unary(self, node: Node, iota: int | None) -> Constant:
+        operand = self.evaluate(_child(node, "operand"), iota)
         operator = text(_child(node, "operator"))
         if isinstance(operand.value, int):
             if operator == "-":
@@ -309,9 +309,9 @@ class GoPackage:
                 return Constant(~operand.value & mask if mask > 0 else ~operand.value, operand.type)
         raise Unreadable(f"operator {operator}")
 
-    def _binary(self, node: Node, iota: int | None, depth: int) -> Constant:
-        left = self.evaluate(_child(node, "left"), iota, depth)
-        right = self.evaluate(_child(node, "right"), iota, depth)
+    def _binary(self, node: Node, iota: int | None) -> Constant:
+        left = self.evaluate(_child(node, "left"), iota)
+        right = self.evaluate(_child(node, "right"), iota)
         operator = text(_child(node, "operator"))
         a, b = left.value, right.value
         if not isinstance(a, int) or not isinstance(b, int):
@@ -330,7 +330,7 @@ class GoPackage:
             raise Unreadable(f"operator {operator}")
         return Constant(_BINARY[operator](a, b), kind)
 
-    def _conversion(self, node: Node, iota: int | None, depth: int) -> Constant:
+    def _conversion(self, node: Node, iota: int | None) -> Constant:
         if node.type == "type_conversion_expression":
             target, arguments = text(_child(node, "type")), [_child(node, "operand")]
         else:
@@ -338,7 +338,7 @@ class GoPackage:
         if len(arguments) != 1:
             raise Unreadable(f"not a conversion: {text(node)[:60]}")
         size, base = self._scalar(target)
-        value = self.evaluate(arguments[0], iota, depth).value
+        value = self.evaluate(arguments[0], iota).value
         if isinstance(value, int) and base != "string":
             low, high = (-(1 << 8 * size - 1), 1 << 8 * size - 1) if base.startswith("s") else (0, 1 << 8 * size)
             if not low <= value < high:
@@ -398,6 +398,10 @@ class GoPackage:
         return member
 
     def _type(self, node: Node) -> Field:
+        with self.nesting:
+            return self._type_of(node)
+
+    def _type_of(self, node: Node) -> Field:
         match node.type:
             case "type_identifier" | "qualified_type":
                 return self._member(text(node))
@@ -452,6 +456,21 @@ class GoPackage:
 
     def _entered(self, what: str) -> _Entered:
         return _Entered(self._active, what)
+
+
+class Nesting:
+    """Refuses what is nested deeper than MAX_DEPTH, long before Python would."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        if self.depth >= MAX_DEPTH:
+            raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
 
 
 class _Entered:

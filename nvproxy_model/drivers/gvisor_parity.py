@@ -44,6 +44,7 @@ KINDS: Mapping[str, str] = {
     "pointer-differs": "a pointer on one side is an integer on the other",
     "handle-differs": "an NvHandle on one side is an integer on the other",
     "sign-differs": "signed on one side, unsigned on the other",
+    "type-differs": "elements of another width at the same place",
     "union-member-differs": "a Go type that stands for one member of a union differs from it",
     "simple-pointer": "a struct that is forwarded as bytes holds a pointer",
     "simple-fd": "a struct that is forwarded as bytes holds an fd",
@@ -289,7 +290,7 @@ class _Comparer:
         numbers: dict[int, list[str]] | None = None
         structs: set[str] = set()
         for entry in _entries(version):
-            name = entry.name or entry.symbol
+            name = entry.name or self._symbol(entry, release)
             value = release.constants.get(name)
             if value is None and entry.name is None and name not in self.named:
                 self._row(version, entry, Difference("number-unnamed", f"{entry.number:#x}", entry.number, None))
@@ -305,6 +306,13 @@ class _Comparer:
         self._loose(version, release)
         return len(structs)
 
+    @staticmethod
+    def _symbol(entry: Entry, release: Release) -> str:
+        """The row's constant; for a control that is keyed by a bare number, the driver's name of that number."""
+        if entry.table == "control" and not re.fullmatch(r"[A-Za-z]\w*", entry.symbol):
+            return next((name for name in release.params if release.constants.get(name) == entry.number), entry.symbol)
+        return entry.symbol
+
     def _check_structs(self, version: Version, entry: Entry, name: str, release: Release) -> set[str]:
         found: set[str] = set()
         for struct_name, go_type in self._structs_of(version, entry, name, release):
@@ -319,8 +327,8 @@ class _Comparer:
                 continue
             layout = release.structs.get(struct_name)
             if layout is None:
-                near = difflib.get_close_matches(struct_name, list(release.structs), 1, 0.85)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                near = _near(struct_name, control_struct(release, name), release)
+                hint = f"; did you mean {near}?" if near else ""
                 self._row(
                     version, entry, Difference("struct-missing", f"{struct_name} is not defined{hint}", go_type, None)
                 )
@@ -462,6 +470,13 @@ def _alike(name: str, others: list[str]) -> list[str]:
     return difflib.get_close_matches(name, [other for other in others if other.partition("_")[0] == family], 1, 0.5)
 
 
+def _near(name: str, by_rule: str | None, release: Release) -> str | None:
+    """What a struct's name may have meant: the same words in another order, the control's own struct, or a near spelling."""
+    words = sorted(name.split("_"))
+    reordered = next((other for other in release.structs if sorted(other.split("_")) == words), None)
+    return reordered or by_rule or next(iter(difflib.get_close_matches(name, list(release.structs), 1, 0.85)), None)
+
+
 def _plain(name: str) -> str:
     return name.replace("_", "").lower()
 
@@ -558,7 +573,10 @@ def _compare_span(ours: _Span, theirs: _Span) -> Iterator[Difference]:
         yield Difference("pointer-differs", detail, ours.type, theirs.type)
     elif (ours.type == "Handle") != (theirs.type == "NvHandle"):
         yield Difference("handle-differs", detail, ours.type, theirs.type)
-    elif ours.base[0] != theirs.base[0] and {ours.base[0], theirs.base[0]} == {"s", "u"} and ours.base[1:] != "8":
+    elif ours.base[1:] != theirs.base[1:]:
+        if ours.base != "u8":  # bytes may stand for anything
+            yield Difference("type-differs", detail, ours.type, theirs.type)
+    elif ours.base != theirs.base and ours.base[1:] != "8":  # char is neither signed nor unsigned to either side
         yield Difference("sign-differs", detail, ours.type, theirs.type)
     left, right = (_plain(span.path.rpartition(".")[2]) for span in (ours, theirs))
     # Go names drop NVIDIA's prefixes: Bar1Mapping is bBar1Mapping, InfoList is busInfoList.

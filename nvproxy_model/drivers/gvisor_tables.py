@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nvproxy_model.drivers.gosource import GoPackage, Unread, Unreadable, named, text
+from nvproxy_model.drivers.gosource import GoPackage, Nesting, Unread, Unreadable, named, text
 from nvproxy_model.errors import SourceError
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ class _Interpreter:
         self.constructors: list[_Constructor] = []
         self.file = ""
         self.steps = 0
+        self.nesting = Nesting()
 
     def versions(self) -> dict[str, Version]:
         """Runs Init() and returns every version. Nothing found is an unread item, not an empty tree."""
@@ -190,7 +191,8 @@ class _Interpreter:
                 if statement.type == "return_statement":
                     values = named(statement)
                     return self._value(named(values[0])[0], scope) if values else None
-                self._statement(statement, scope)
+                with self.nesting:
+                    self._statement(statement, scope)
             except Unreadable as error:
                 self._note(statement, str(error))
         return None
@@ -304,6 +306,10 @@ class _Interpreter:
     # Expressions.
 
     def _value(self, node: Node, scope: dict[str, object]) -> object:
+        with self.nesting:
+            return self._value_of(node, scope)
+
+    def _value_of(self, node: Node, scope: dict[str, object]) -> object:
         match node.type:
             case "func_literal":
                 body = node.child_by_field_name("body")

@@ -1,0 +1,164 @@
+"""gVisor's own tree against facts that were evaluated from it with Go: every entry, struct and constant.
+
+NVPROXY_GVISOR_TREE names a git repository of google/gvisor that has the commit below; the history tests also need the two
+years before it.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvproxy_model.drivers import facts
+from nvproxy_model.drivers.gvisor import Nvproxy, read
+from nvproxy_model.drivers.gvisor_model import compare_with_model
+from nvproxy_model.drivers.gvisor_parity import compare, release_name
+from nvproxy_model.drivers.gvisor_tables import TABLES
+from nvproxy_model.errors import SourceError
+from nvproxy_model.layout import Field
+
+COMMIT = "3c5eee17dc45659fb86843531074f38e78e0cc35"
+TREE = os.environ.get("NVPROXY_GVISOR_TREE", "")
+VERSION_GO = "pkg/sentry/devices/nvproxy/version.go"
+
+
+@pytest.fixture(scope="module")
+def nvproxy() -> Nvproxy:
+    if not TREE:
+        pytest.skip(
+            "SKIPPED, NOT TESTED: the reader on gVisor's own tree; set NVPROXY_GVISOR_TREE to a clone of google/gvisor"
+        )
+    try:
+        return read(Path(TREE), COMMIT)
+    except SourceError as error:
+        pytest.skip(f"SKIPPED, NOT TESTED: the reader on gVisor's own tree; {error}")
+
+
+def data(name: str) -> dict[str, Any]:
+    path = Path(__file__).parent.parent / "data" / name
+    loaded: dict[str, Any] = json.loads(lzma.decompress(path.read_bytes()))
+    return loaded
+
+
+def test_every_entry_of_every_version(nvproxy: Nvproxy) -> None:
+    """13,417 entries over 39 versions: symbol, driver's name, handler, its type, structs, capabilities."""
+    evaluated = data("nvproxy_abi.json.xz")
+    assert nvproxy.unread == ()
+    assert list(nvproxy.versions) == [node["version"] for node in evaluated["nodes"]]
+    tables: dict[str, dict[str, dict[int, Any]]] = {}
+    compared = 0
+    for node in evaluated["nodes"]:
+        if node["parent"] is None:
+            tables[node["version"]] = {
+                t: {row["num"]: row for row in rows} for t, rows in evaluated["root"]["tables"].items()
+            }
+        else:
+            tables[node["version"]] = {t: dict(rows) for t, rows in tables[node["parent"]].items()}
+        for table, rows in node["set"].items():
+            tables[node["version"]][table].update({row["num"]: row for row in rows})
+        for table, rows in node["delete"].items():
+            for row in rows:
+                del tables[node["version"]][table][row if isinstance(row, int) else row["num"]]
+        version = nvproxy.versions[node["version"]]
+        assert (version.parent, version.supported, version.registered) == (node["parent"], node["supported"], True)
+        assert version.checksums == tuple(value for value in node["checksums"].values() if value)
+        assert version.unmatched == ()
+        for table in TABLES:
+            assert version.tables[table].keys() == tables[node["version"]][table].keys()
+            for number, row in tables[node["version"]][table].items():
+                entry = version.tables[table][number]
+                compared += 1
+                assert entry.symbol == row["symbol"]
+                assert entry.name == (row["driver_name"] or None)
+                assert (entry.handler, entry.handler_type) == (row["handler"], row["handler_type"])
+                structs = [(struct.name, struct.go_type) for struct in entry.structs or ()]
+                assert structs == [(struct["name"], struct["go_type"]) for struct in row["driver_structs"]]
+                assert sorted(entry.caps or ()) == row["caps"]
+    assert compared == 13417
+
+
+def test_every_struct(nvproxy: Nvproxy) -> None:
+    evaluated = data("nvproxy_structs.json.xz")["structs"]
+    assert set(nvproxy.nvgpu.struct_names) == set(evaluated)
+    for name, expected in evaluated.items():
+        layout = nvproxy.nvgpu.layout(name)
+        assert (layout.size, layout.align) == (expected["size"], expected["align"])
+        assert nvproxy.nvgpu.where(name) == f"pkg/abi/nvgpu/{expected['file']}:{expected['line']}"
+        shown = [(field.name, _type(field), field.offset, field.size) for field in layout.fields]
+        assert shown == [(field["name"], field["type"], field["offset"], field["size"]) for field in expected["fields"]]
+
+
+def _type(field: Field) -> str:
+    dims = field.dims[:-1] if field.type == "NvUUID" else field.dims  # [16]uint8 by definition
+    return "".join(f"[{length}]" for length in dims) + field.type
+
+
+def test_every_constant(nvproxy: Nvproxy) -> None:
+    evaluated = data("nvproxy_constants.json.xz")["constants"]
+    found = {name: nvproxy.nvgpu.constant(name).value for name in nvproxy.nvgpu.constant_names}
+    assert found == {name: constant["value"] for name, constant in evaluated.items()}
+
+
+def test_the_findings_against_the_drivers(nvproxy: Nvproxy) -> None:
+    recorded = facts.load()
+    tags = {tag for version in nvproxy.versions if (tag := release_name(version, recorded.versions))}
+    parity = compare(nvproxy, {tag: recorded.release(tag) for tag in tags})
+    assert parity.compared == 29
+    assert [
+        (f.kind, f.name, f.base, f.next, f.versions[0], f.versions[-1], len(f.versions)) for f in parity.findings
+    ] == [
+        ("name-missing", "alloc GF100_SUBDEVICE_INFOROM", 0x90E7, None, "535.104.05", "535.113.01", 2),
+        (
+            "name-missing",
+            "control NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE",
+            0xCB33010C,
+            None,
+            "555.42.02",
+            "555.42.02",
+            1,
+        ),
+        (
+            "struct-missing",
+            "control NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE",
+            None,
+            None,
+            "555.42.02",
+            "555.42.02",
+            1,
+        ),
+        ("union-member-differs", "NVOS32AllocSize", None, 112, "550.40.07", "590.48.01", 20),
+        ("union-member-differs", "NVOS32AllocSize", 112, 120, "550.40.07", "590.48.01", 20),
+        ("constant-differs", "UVM_MAX_GPUS", 32, 256, "555.42.02", "590.48.01", 16),
+    ]
+
+
+def test_the_model_says_the_same_but_for_what_it_adds(nvproxy: Nvproxy) -> None:
+    """The event-buffer rows are the model's own; two of gVisor's rows stand at versions whose driver lacks them."""
+    parity = compare_with_model(nvproxy)
+    assert parity.compared == 39
+    assert {f.kind for f in parity.findings} == {"model-lacks", "gvisor-lacks"}
+    assert {f.name for f in parity.findings if f.kind == "model-lacks"} == {
+        "alloc GF100_SUBDEVICE_INFOROM",
+        "control NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_KEY_ROTATION_STATE",
+    }
+    lacking = {f.name for f in parity.findings if f.kind == "gvisor-lacks"}
+    assert all("EVTBUF" in name or "EVENT_BUFFER" in name or "DEVICELESS" in name for name in lacking)
+
+
+def test_two_years_of_revisions(nvproxy: Nvproxy) -> None:
+    """Every twelfth revision of the tables since 2024, and the newest: nothing is left unread."""
+    command = ["git", "-C", TREE, "rev-list", "--since=2024-01-01", COMMIT, "--", VERSION_GO]
+    revisions = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    if len(revisions) < 24:
+        pytest.skip("SKIPPED, NOT TESTED: gVisor's history; NVPROXY_GVISOR_TREE has none")
+    for revision in revisions[::12]:
+        old = read(Path(TREE), revision)
+        assert old.unread == (), revision
+        assert len(old.versions) >= 5
+        assert all(sum(map(len, version.tables.values())) > 100 for version in old.versions.values())
