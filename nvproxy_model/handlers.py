@@ -6,20 +6,17 @@ import errno
 import functools
 import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nvproxy_model.abi import constants as nv
-from nvproxy_model.decide import Call, Copy, Decider, Decision, FdLookup, Verdict, Why, refuse_size
+from nvproxy_model.decide import Call, Copy, Decider, Decision, FdLookup, Verdict, Why
 from nvproxy_model.fields import CStruct
 from nvproxy_model.structs.ctrl0000system import NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS as BUILD_VERSION
 from nvproxy_model.structs.nv_unix_nvos_params_wrappers import nv_ioctl_nvos02_parameters_with_fd as nvos02_fd
-from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS32_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
+from nvproxy_model.structs.nvos import NVOS32_PARAMETERS
 from nvproxy_model.structs.uvm_linux_ioctl import UVM_INITIALIZE_PARAMS
 
-if TYPE_CHECKING:
-    from nvproxy_model.policy import Policy
-
-__all__ = ["DECIDE", "PAGE", "maps_at_once", "offset", "reader", "sized"]
+__all__ = ["DECIDE", "PAGE", "maps_at_once", "offset", "reader"]
 
 PAGE = 4096
 
@@ -42,29 +39,6 @@ def reader(of: CStruct, *paths: str) -> Callable[[bytes], tuple[Any, ...]]:
         text += f"{at - end}x{kind}"
         end = at + member.size
     return struct.Struct(f"{text}{of.sizeof() - end}x").unpack
-
-
-_NUMBER_AT = {
-    "control": (offset(NVOS54_PARAMETERS, "cmd"), (NVOS54_PARAMETERS.sizeof(),)),
-    "alloc": (offset(NVOS64_PARAMETERS, "hClass"), (NVOS21_PARAMETERS.sizeof(), NVOS64_PARAMETERS.sizeof())),
-}
-
-
-def sized(entry: Decider, request: int, arg: bytes | None, fds: FdLookup, policy: Policy) -> Decision:
-    """A frontend decision: the size that the request encodes, the outer struct, then the number inside it."""
-    rule = policy.frontend[request & 0xFF]
-    call = policy.call("frontend", rule.number)
-    size = request >> 16 & 0x3FFF
-    inner = _NUMBER_AT.get(rule.handler or "")
-    if inner is not None and size in inner[1] and arg is not None and len(arg) == size:
-        number = int.from_bytes(arg[inner[0] : inner[0] + 4], "little")
-        refusal = policy.entry(str(rule.handler), number)
-        if isinstance(refusal, Decision) and not refusal.allowed:
-            return refusal
-        return Decision(Verdict.ALLOW, Why.RULE, call, params=arg)
-    if arg is not None and len(arg) != size:
-        return refuse_size(call, f"_IOC_SIZE {size:#x}; the argument", len(arg))
-    return entry(arg, fds)
 
 
 def _refuse(call: Call, why: Why, status: int | None, *detail: str) -> Decision:

@@ -19,7 +19,9 @@ from nvproxy_model.caps import Caps
 from nvproxy_model.decide import Call, Decider, Decision, FdLookup, Verdict, Why, decider, plan, refuse_size
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct
+from nvproxy_model.handlers import offset
 from nvproxy_model.rules import Rule, active
+from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.versions import DriverVersion
 
 __all__ = ["PROFILES", "Policy", "ioctl_nr", "ioctl_size", "window"]
@@ -28,6 +30,11 @@ PROFILES = ("gvisor", "hardened")
 
 _ROWS = {"frontend": abi.FRONTEND, "uvm": abi.UVM, "control": abi.CONTROL, "alloc": abi.ALLOC}
 _UNKNOWN_STATUS = {"frontend": None, "uvm": None, "control": NV_ERR_NOT_SUPPORTED, "alloc": NV_ERR_INVALID_CLASS}
+_INNER = {
+    "control": (offset(NVOS54_PARAMETERS, "cmd"), (NVOS54_PARAMETERS.sizeof(),)),
+    "alloc": (offset(NVOS64_PARAMETERS, "hClass"), (NVOS21_PARAMETERS.sizeof(), NVOS64_PARAMETERS.sizeof())),
+}
+"""Where the number inside stands, and the sizes of the struct that holds it."""
 _GATES = {"control": "NV_ESC_RM_CONTROL", "alloc": "NV_ESC_RM_ALLOC"}
 _REMEMBERED = 1024
 """How many unknown numbers a table keeps an answer for; a hostile guest must not grow it."""
@@ -307,4 +314,15 @@ class Policy:
         entry = self._frontend[ioctl_nr(request)]
         if isinstance(entry, Decision):
             return entry
-        return handlers.sized(entry, request, arg, fds, self)
+        rule = self.frontend[ioctl_nr(request)]
+        size = ioctl_size(request)
+        if arg is not None and len(arg) != size:
+            wrong = f"_IOC_SIZE is {size}; the argument"
+            return refuse_size(self.call("frontend", rule.number), wrong, len(arg))
+        at, sizes = _INNER.get(rule.handler or "", (0, ()))
+        if size not in sizes or arg is None:
+            return entry(arg, fds)
+        inner = self.entry(str(rule.handler), int.from_bytes(arg[at : at + 4], "little"))
+        if isinstance(inner, Decision) and not inner.allowed:
+            return inner
+        return Decision(Verdict.ALLOW, Why.RULE, self.call("frontend", rule.number), params=arg)

@@ -13,7 +13,7 @@ from nvproxy_model.decide import Copy, Decider, Decision, Plan, Verdict, int32, 
 from nvproxy_model.effects import AFTER, BEFORE, FINISH, free_object, unknown_client
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.fields import CStruct
-from nvproxy_model.handlers import offset, reader
+from nvproxy_model.handlers import PAGE, offset, reader
 from nvproxy_model.objects import Graph, Object
 from nvproxy_model.policy import Policy, ioctl_nr, ioctl_size
 from nvproxy_model.ports import Buffer, FdTable, File, GuestMemory, Host, Pages, Result
@@ -23,9 +23,6 @@ from nvproxy_model.structs.cl0005 import NV0005_ALLOC_PARAMETERS
 from nvproxy_model.structs.ctrl503c import NV503C_CTRL_REGISTER_VA_SPACE_PARAMS
 
 __all__ = ["Session"]
-
-PAGE_SIZE = 4096
-"""mmap(2) maps whole pages: a mapping of 0xa30 bytes (RM_USER_SHARED_DATA) is asked for as one page."""
 
 RM_ALLOC_REQUEST = 0xC030462B
 """NV_ESC_RM_ALLOC with the 48-byte form: the one that the host is always given."""
@@ -135,7 +132,7 @@ class Session:
         if (
             file.kind != "frontend"
             or file.mapping is None
-            or not 0 < offset + length <= -(-file.mapping.length // PAGE_SIZE) * PAGE_SIZE
+            or not 0 < offset + length <= -(-file.mapping.length // PAGE) * PAGE  # mmap(2) maps whole pages
             or offset < 0
         ):
             return Result(-1, errno.EINVAL)
