@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 
 from nvproxy_model import abi, versions
@@ -18,6 +19,7 @@ from nvproxy_model.drivers.gvisor_parity import (
 )
 from nvproxy_model.drivers.gvisor_tables import TABLES, Entry
 from nvproxy_model.fields import CStruct
+from nvproxy_model.layout import Layout
 from nvproxy_model.rules import Rule, active
 from nvproxy_model.versions import DriverVersion
 
@@ -101,7 +103,12 @@ def _compare_struct(nvproxy: Nvproxy, entry: Entry, rule: Rule, node: DriverVers
         if struct.go_type is None or struct.go_type in unread or struct.name != rule.struct_at(node):
             continue
         if isinstance(params, CStruct):
-            for found in compare_layouts(nvproxy.nvgpu.layout(struct.go_type), params.layout()):
-                if found.kind != "name-differs":
-                    detail = f"{struct.name} ({struct.go_type}): {found.detail} ({found.kind})"
-                    yield Difference("layout-differs", detail, found.base, found.next)
+            for found in _compare_layouts(nvproxy.nvgpu.layout(struct.go_type), params):
+                detail = f"{struct.name} ({struct.go_type}): {found.detail} ({found.kind})"
+                yield Difference("layout-differs", detail, found.base, found.next)
+
+
+@functools.lru_cache(maxsize=4096)
+def _compare_layouts(go: Layout, params: CStruct) -> tuple[Difference, ...]:
+    """Variants of a struct are one object for every release that shares them."""
+    return tuple(found for found in compare_layouts(go, params.layout()) if found.kind != "name-differs")

@@ -82,7 +82,7 @@ def versions(nvproxy: GoPackage) -> tuple[dict[str, Version], list[Unread]]:
 # Values of the interpreter. Map cells keep their syntax: what a handler or a struct list means is decided at the end.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Cell:
     symbol: str
     value: Node
@@ -156,6 +156,7 @@ class _Interpreter:
         self.file = ""
         self.steps = 0
         self.nesting = Nesting()
+        self.entries: dict[tuple[str, int, _Cell, _Cell | None], Entry | None] = {}
 
     def versions(self) -> dict[str, Version]:
         """Runs Init() and returns every version. Nothing found is an unread item, not an empty tree."""
@@ -465,6 +466,13 @@ class _Interpreter:
         return None
 
     def _entry(self, table: str, number: int, cell: _Cell, info: _Cell | None) -> Entry | None:
+        """A row, read once however many versions inherit it."""
+        key = (table, number, cell, info)
+        if key not in self.entries:
+            self.entries[key] = self._read_entry(*key)
+        return self.entries[key]
+
+    def _read_entry(self, table: str, number: int, cell: _Cell, info: _Cell | None) -> Entry | None:
         try:
             handler, handler_type, caps = self._handler(cell.value)
             name, structs = self._info(info.value) if info is not None else (None, None)
