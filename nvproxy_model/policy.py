@@ -98,6 +98,7 @@ class Policy:
         "_alloc",
         "_control",
         "_frontend",
+        "_tables",
         "_uvm",
         "alloc",
         "caps",
@@ -123,6 +124,7 @@ class Policy:
     _uvm: _Table
     _control: _Table
     _alloc: _Table
+    _tables: Mapping[str, _Table]
 
     def __init__(
         self, version: DriverVersion, caps: Caps, profile: str, extra: Iterable[int], windows: str | Iterable[int]
@@ -136,8 +138,10 @@ class Policy:
         put("windows", windows if isinstance(windows, str) else frozenset(windows))
         for table in _ROWS:
             put(table, MappingProxyType(tables[table]))
-        for table in _ROWS:
-            put(f"_{table}", self._build(table))
+        built = {table: self._build(table) for table in _ROWS}
+        put("_tables", built)
+        for table, entries in built.items():
+            put(f"_{table}", entries)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Policy is immutable: {name}")
@@ -279,8 +283,7 @@ class Policy:
 
     def entry(self, table: str, number: int) -> Decision | Decider:
         """The decision for a number when nothing else matters to it, or the function that decides on bytes and fds."""
-        rows: _Table = getattr(self, f"_{table}")
-        return rows[number]
+        return self._tables[table][number]
 
     def decide_control(self, number: int, params: bytes | None, fds: FdLookup) -> Decision:
         """The answer for a control command with these parameter bytes (None: a NULL pointer)."""

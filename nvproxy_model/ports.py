@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from nvproxy_model.decide import Decision
@@ -26,15 +26,20 @@ class Pages:
     writable: bool
 
 
-@dataclass(slots=True)
 class Buffer:
     """What the host is given: bytes, and for each pointer in them, by its offset, what it points at.
 
     The pointers' own bytes are 0. A host puts real addresses there for the length of its call.
     """
 
-    data: bytearray
-    pointers: dict[int, Buffer | Pages] = field(default_factory=dict)
+    __slots__ = ("data", "pointers")
+
+    def __init__(self, data: bytearray, pointers: dict[int, Buffer | Pages] | None = None) -> None:
+        self.data = data
+        self.pointers = {} if pointers is None else pointers
+
+    def __repr__(self) -> str:
+        return f"Buffer({bytes(self.data).hex()}, {self.pointers})"
 
 
 class Host(Protocol):

@@ -30,6 +30,8 @@ RM_ALLOC_REQUEST = 0xC030462B
 
 _NVOS54 = reader(nvos.NVOS54_PARAMETERS, "hClient", "hObject", "cmd", "params", "paramsSize")
 _NVOS54_PARAMS = offset(nvos.NVOS54_PARAMETERS, "params")
+_PARAMS_SPAN = slice(_NVOS54_PARAMS, _NVOS54_PARAMS + 8)
+_NULL = bytes(8)
 _NVOS54_STATUS = offset(nvos.NVOS54_PARAMETERS, "status")
 _NVOS54_SIZE = nvos.NVOS54_PARAMETERS.sizeof()
 _NVOS64 = struct.Struct("<IIIIQQIIII")
@@ -276,12 +278,7 @@ class Session:
             error = self.host.ioctl(file.host_fd, request, arg)
             if error:
                 return Result(-1, error, decision)
-            self.memory.write(
-                argp,
-                bytes(arg.data[:_NVOS54_PARAMS])
-                + outer[_NVOS54_PARAMS : _NVOS54_PARAMS + 8]
-                + bytes(arg.data[_NVOS54_PARAMS + 8 :]),
-            )
+            self._write_outer(argp, outer, arg)
             if params is not None:
                 self.memory.write(address, bytes(params.data))
             return Result(0, 0, decision)
@@ -290,10 +287,14 @@ class Session:
     @staticmethod
     def _outer(outer: bytes, params: Buffer | None) -> Buffer:
         arg = Buffer(bytearray(outer))
-        arg.data[_NVOS54_PARAMS : _NVOS54_PARAMS + 8] = bytes(8)
+        arg.data[_PARAMS_SPAN] = _NULL
         if params is not None:
             arg.pointers[_NVOS54_PARAMS] = params
         return arg
+
+    def _write_outer(self, argp: int, outer: bytes, arg: Buffer) -> None:
+        arg.data[_PARAMS_SPAN] = outer[_PARAMS_SPAN]
+        self.memory.write(argp, bytes(arg.data))
 
     def _typed_control(self, file: File, argp: int, request: int, outer: bytes, entry: Decider) -> Result:
         client, handle, number, address, length = _NVOS54(outer)
@@ -324,8 +325,7 @@ class Session:
         if status == nv.NV_OK and rule.handler == "register_va_space":
             # third_party_p2p.c:CliAddThirdPartyP2PVASpace() => refAddDependant()
             self.graph.depend(client, handle, _va_space(bytes(params.data))[0])
-        arg.data[_NVOS54_PARAMS : _NVOS54_PARAMS + 8] = outer[_NVOS54_PARAMS : _NVOS54_PARAMS + 8]
-        self.memory.write(argp, bytes(arg.data))
+        self._write_outer(argp, outer, arg)
         if rule.handler != "in_only":
             self._restore(params.data, data, what, decision)
             self._copy_out(params, decision, address)
