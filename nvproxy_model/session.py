@@ -161,11 +161,12 @@ class Session:
             return Result(-1, entry.errno, entry)
         assert rule is not None
         size = ioctl_size(request)
+        # _IOWR('F', nr, size): the host never sees the guest's own type and direction bits.
+        request = 0xC0000000 | size << 16 | 0x4600 | number
         if rule.handler == "control":
             return self._control(file, request, argp, size)
         if rule.handler == "alloc":
             return self._alloc(file, argp, size)
-        request = 0xC0000000 | size << 16 | 0x4600 | number
         if isinstance(entry, Decision):
             return self._raw(file, request, argp, size, entry)
         of = rule.params_at(self.policy.version)
