@@ -1,0 +1,81 @@
+"""The real traces, and the C programs that the recorders are tried on, compiled once a session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nvproxy_model.trace.catalog import Catalog
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+TRACES = sorted((ROOT / "tests" / "data" / "traces").glob("*.jsonl.gz"))
+DRIVER = "580.159.04"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "trace" in metafunc.fixturenames:
+        metafunc.parametrize("trace", TRACES, ids=lambda path: path.name.split(".")[0])
+
+
+@pytest.fixture(scope="session")
+def catalog() -> Catalog:
+    return Catalog(DRIVER)
+
+
+@pytest.fixture(scope="session")
+def traces() -> dict[str, Path]:
+    return {path.name.split(".")[0]: path for path in TRACES}
+
+
+class Programs:
+    """Paths of what was compiled."""
+
+    def __init__(self, folder: Path, cc: str) -> None:
+        self.folder = folder
+        self.cc = cc
+        self.program = self._build("program", HERE / "program.c", "-O1", "-pthread")
+        self.fake = self._build("libfake.so", HERE / "fake_driver.c", "-O1", "-shared", "-fPIC", "-ldl")
+        self.recorder = self.shared("librecorder.so", "-O2")
+
+    def shared(self, name: str, *flags: str) -> Path:
+        source = ROOT / "nvproxy_model" / "trace" / "recorder.c"
+        fixed = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread")
+        return self._build(name, source, *fixed, *flags, "-ldl")
+
+    def static(self) -> Path | None:
+        """The program without a dynamic loader; None where no static libc is installed."""
+        try:
+            return self._build("program_static", HERE / "program.c", "-O1", "-static", "-pthread")
+        except subprocess.CalledProcessError:
+            return None
+
+    def _build(self, name: str, source: Path, *flags: str) -> Path:
+        out = self.folder / name
+        libraries = [flag for flag in flags if flag.startswith("-l")]
+        options = [flag for flag in flags if not flag.startswith("-l")]
+        subprocess.run([self.cc, *options, "-o", out, source, *libraries], check=True, capture_output=True)
+        return out
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    cc = shutil.which(os.environ.get("CC", "cc"))
+    if cc is None:
+        pytest.skip("no C compiler")
+    return Programs(tmp_path_factory.mktemp("programs"), cc)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def writer(text: str | bytes, name: str = "t.jsonl") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return writer
