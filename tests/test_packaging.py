@@ -1,0 +1,77 @@
+"""The committed links, and what a wheel and a source distribution hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LINKS = {"structs": "../structs", "tools": "../tools", "driver_versions.yaml": "../driver_versions.yaml"}
+
+
+@pytest.mark.parametrize(("name", "target"), LINKS.items())
+def test_links_are_relative_and_lead_to_the_root(name: str, target: str) -> None:
+    link = ROOT / "nvproxy_model" / name
+    assert link.is_symlink()
+    assert os.readlink(link) == target
+    assert link.resolve() == ROOT / name
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source distribution, and a wheel built from it, by the build backend that is installed here."""
+    tmp = tmp_path_factory.mktemp("build")
+    tree = tmp / "tree"
+    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis", "*.so")
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=ignored)
+    environment = {**os.environ, "NVPROXY_NATIVE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp / "dist", tree],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return tmp / "dist"
+
+
+def test_the_wheel(distributions: Path) -> None:
+    (wheel,) = distributions.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        scripts = next(archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"nvproxy_model", "cuinterpose"}
+    for wanted in (
+        "nvproxy_model/structs/cl90cd.py",
+        "nvproxy_model/tools/driver_differ.py",
+        "nvproxy_model/driver_versions.yaml",
+        "nvproxy_model/drivers/facts.json.xz",
+        "nvproxy_model/drivers/report.html.jinja",
+        "nvproxy_model/py.typed",
+    ):
+        assert wanted in names
+    assert not [name for name in names if name.startswith("nvproxy_model/tests") or "__pycache__" in name]
+    for command in ("nvproxy-differ", "nvproxy-policy", "nvproxy-trace", "cuinterpose"):
+        assert f"{command} = " in scripts
+
+
+def test_the_source_distribution_holds_what_the_native_parts_need(distributions: Path) -> None:
+    (sdist,) = distributions.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    native = {
+        str(path.relative_to(ROOT))
+        for folder in ("cuinterpose", "nvproxy_model")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".c", ".h", ".S", ".map", ".def")
+    }
+    assert native
+    assert native <= names
