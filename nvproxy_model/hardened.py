@@ -11,9 +11,10 @@ from typing import Any
 
 from nvproxy_model.abi.constants import (
     NV_ERR_INVALID_ARGUMENT,
-    NV_ERR_INVALID_DEVICE,
+    NV_ERR_INVALID_OBJECT_HANDLE,
     NV_ERR_NOT_SUPPORTED,
     NV_ERR_OBJECT_NOT_FOUND,
+    NV_EVENT_BUFFER,
 )
 from nvproxy_model.caps import Caps
 from nvproxy_model.decide import Call, Decider, Decision, FdLookup, Verdict, Why
@@ -30,8 +31,8 @@ MIN_RECORD_SIZE = 0x20
 MIN_VIDEO_RECORD_SIZE = 0x30
 """The same for a buffer bound to video events (cl90cdvideo.h)."""
 
-CAPS: Mapping[tuple[str, int], Caps] = {("alloc", 0x90CE): Caps.PROFILING}
-"""Deviceless memory serves event buffers only, so it needs what they need."""
+CAPS: Mapping[str, Caps] = {"NV01_MEMORY_DEVICELESS": Caps.PROFILING}
+"""By rule. Deviceless memory serves event buffers only, so it needs what they need."""
 
 Check = Callable[[Mapping[str, int], DriverVersion], tuple[int, str] | None]
 
@@ -45,7 +46,7 @@ def _event_buffer(params: Mapping[str, int], version: DriverVersion) -> tuple[in
     if params["recordSize"] < MIN_RECORD_SIZE:
         return NV_ERR_INVALID_ARGUMENT, f"recordSize {params['recordSize']:#x} is below {MIN_RECORD_SIZE:#x}"
     if not params["hSubDevice"] and version.descends_from("550.40.07"):
-        return NV_ERR_INVALID_DEVICE, "hSubDevice is 0"
+        return NV_ERR_INVALID_OBJECT_HANDLE, "hSubDevice is 0"
     return None
 
 
@@ -55,11 +56,14 @@ def _fecs_bind(params: Mapping[str, int], version: DriverVersion) -> tuple[int, 
     return None
 
 
-CHECKS: Mapping[tuple[str, int], Check] = {
-    ("alloc", 0x90CD): _event_buffer,
-    ("control", 0x20801231): _fecs_bind,
-    ("control", 0x20801238): _fecs_bind,
+_VIDEO_BIND = "NV2080_CTRL_CMD_EVENT_VIDEO_BIND_EVTBUF"
+
+CHECKS: Mapping[str, Check] = {
+    "NV_EVENT_BUFFER": _event_buffer,
+    "NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID": _fecs_bind,
+    "NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2": _fecs_bind,
 }
+"""By rule: (parsed parameters, release) -> a status and the reason, or None."""
 
 
 def guard(check: Check, inner: Decision | Decider, call: Call, of: CStruct, version: DriverVersion) -> Decider:
@@ -93,7 +97,7 @@ class Events:
 
     def alloc(self, decision: Decision, client: int, data: bytes | None) -> Decision:
         """An event buffer may name only an event that the same client registered; the driver looks up just that key."""
-        if decision.number != 0x90CD or data is None:
+        if decision.number != NV_EVENT_BUFFER or data is None:
             return decision
         fd = NV_EVENT_BUFFER_ALLOC_PARAMETERS.parse(data).notificationHandle
         if not fd or (client, fd) in self._registered:
@@ -107,12 +111,16 @@ class Events:
 
     def allocated(self, obj: Object, data: bytes) -> None:
         """An allocation succeeded."""
-        if obj.hclass == 0x90CD:
+        if obj.hclass == NV_EVENT_BUFFER:
             self._record_size[obj] = NV_EVENT_BUFFER_ALLOC_PARAMETERS.parse(data).recordSize
 
     def control(self, decision: Decision, client: int, data: bytes, graph: Graph) -> Decision:
         """A buffer with smaller records than the video producer writes may not be bound to it."""
-        if decision.number != 0x20800309 or len(data) != NV2080_CTRL_EVENT_VIDEO_BIND_EVTBUF_PARAMS.sizeof():
+        if (
+            decision.rule is None
+            or decision.rule.name != _VIDEO_BIND
+            or len(data) != NV2080_CTRL_EVENT_VIDEO_BIND_EVTBUF_PARAMS.sizeof()
+        ):
             return decision
         handle = NV2080_CTRL_EVENT_VIDEO_BIND_EVTBUF_PARAMS.parse(data).hEventBuffer
         buffer = graph.get(client, handle)

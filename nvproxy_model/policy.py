@@ -214,7 +214,7 @@ class Policy:
             status = _UNKNOWN_STATUS[rule.table]
             return Decision(Verdict.REJECT, why, call, 0 if status is not None else errno.EINVAL, status, detail=detail)
 
-        needed = hardened.CAPS.get((rule.table, rule.number), rule.caps) if self.profile == "hardened" else rule.caps
+        needed = hardened.CAPS.get(rule.name, rule.caps) if self.profile == "hardened" else rule.caps
         if rule.rejected:
             if rule.status is None:
                 return refuse(Why.REFUSED)
@@ -236,7 +236,7 @@ class Policy:
         special = handlers.DECIDE.get(rule.handler or "")
         if special is not None and not isinstance(decide, Decision):
             decide = functools.partial(special, decide, call)
-        check = hardened.CHECKS.get((rule.table, rule.number)) if strict else None
+        check = hardened.CHECKS.get(rule.name) if strict else None
         if check is not None and isinstance(of, CStruct):
             decide = hardened.guard(check, decide, call, of, self.version)
         return decide
