@@ -99,7 +99,10 @@ class Conformance:
 
     @property
     def substituted(self) -> int:
-        return sum(answer.pointer == "wrapper" for answer in self.shimmed.values())
+        return sum(
+            answer.pointer == "wrapper" and key in self.plain and not self._phantom(key)
+            for key, answer in self.shimmed.items()
+        )
 
     @property
     def conforms(self) -> bool:
@@ -169,9 +172,10 @@ def compare(libcuda: str, shim: Path, libcudart: str | None = None) -> Conforman
     if "cannot be preloaded" in shimmed.stderr:
         raise ConformError(f"{shim}: {shimmed.stderr.strip().splitlines()[0]}")
     answers = _parse(plain.stdout)
-    if not answers:
-        raise ConformError(f"{libcuda}: the probe asked nothing")
+    if not any(route.startswith("cuGetProcAddress") for route, _ in answers):
+        raise ConformError(f"{libcuda}: exports no cuGetProcAddress: no driver, or one older than 11.3; name another")
     if shimmed.returncode:
-        crashed = {("probe", "end"): Answer(_ending(shimmed), "other", "", "-")}
-        return Conformance(libcuda, str(shim), {**answers, ("probe", "end"): Answer("exit 0", "other", "", "-")}, crashed)
+        end = ("probe", "end")
+        crashed = {end: Answer(_ending(shimmed), "other", "", "-")}
+        return Conformance(libcuda, str(shim), {end: Answer("exit 0", "other", "", "-")}, crashed)
     return Conformance(libcuda, str(shim), answers, _parse(shimmed.stdout))

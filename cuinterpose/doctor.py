@@ -15,7 +15,7 @@ from .remote import Object
 
 STATS = "cuinterpose_stats"
 _NAMES = frozenset((*surface.DRIVER, *surface.RUNTIME, "dlsym", "dlclose", STATS))
-_LIBC = ("libc.so.6", "libdl.so.2")
+_OWNERS = (surface.DRIVER_SONAME, *surface.RUNTIME_SONAMES, "libc.so.6", "libdl.so.2")
 _STATS_FIELDS = ("struct_size", "abi", "disabled", "bound", "by_dlsym", "by_resolver", "by_runtime", "unrecognised")
 _STATS_FORMAT = "<4I4Q"
 
@@ -66,19 +66,16 @@ def _route(symbol: str) -> str:
     return "resolver" if symbol.startswith("cuGetProcAddress") else "direct"
 
 
-def _judge(value: int, symbol: str, holder: Object, everything: list[Object]) -> tuple[str, str]:
-    """(state, what the slot points to)"""
-    target = next((item for item in everything if item.holds(value)), None)
+def _judge(value: int, symbol: str, holder: Object, target: Object | None) -> str:
+    """The state of a slot that holds value, within target."""
     if target is None:
-        return ("unbound" if value == 0 else "other"), f"{value:#x}"
-    if target is holder and target.symbols.get(symbol) != value:
-        return "unbound", "its own PLT"
+        return "other" if value else "unbound"
+    if target is holder:
+        return "unbound"  # its own PLT
     if STATS in target.symbols:
-        return "covered", target.name
-    owner = (surface.DRIVER_SONAME, *surface.RUNTIME_SONAMES, *_LIBC)
-    if target.soname in owner and target.symbols.get(symbol) == value:
-        return "bypass", f"{target.name} {target.path}"
-    return "other", f"{target.name} {target.path}"
+        return "covered"
+    own_entry = target.symbols.get(symbol) == value
+    return "bypass" if own_entry and target.soname in _OWNERS else "other"
 
 
 def diagnose(pid: int) -> Diagnosis:
@@ -92,15 +89,14 @@ def diagnose(pid: int) -> Diagnosis:
         stats = read if read["struct_size"] >= len(raw) and read["abi"] == 1 else None
     references = []
     for item in everything:
-        # The shim's own references are its business; the driver's and the C library's to themselves are bound within.
-        if item is shim:
-            continue
         for slot in item.slots:
-            state, target = _judge(slot.value, slot.symbol, item, everything)
-            # A reference within an object, resolved to itself, is no import.
-            if target.endswith(item.path) and state == "bypass":
+            target = next((other for other in everything if other.holds(slot.value)), None)
+            # The shim's references are its business, and what an object defines itself is no import.
+            if item is shim or (target is item and target.symbols.get(slot.symbol) == slot.value):
                 continue
-            references.append(Reference(item.path, slot.symbol, _route(slot.symbol), state, target))
+            state = _judge(slot.value, slot.symbol, item, target)
+            where = target.path if target else f"{slot.value:#x}"
+            references.append(Reference(item.path, slot.symbol, _route(slot.symbol), state, where))
     return Diagnosis(
         pid,
         shim.path if shim else None,

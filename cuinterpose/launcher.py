@@ -146,7 +146,7 @@ def _refuse_what_ld_so_drops(program: Path, interpreter: str, environment: Mappi
         raise LaunchError(f"{interpreter}: {error.strerror}; the interpreter of {program}") from None
     for line in listed.stderr.splitlines():
         if "cannot be preloaded" in line or "LD_PRELOAD" in line:
-            raise LaunchError(f"{line.strip()}; correct LD_PRELOAD")
+            raise LaunchError(f"{line.strip().removeprefix('ERROR: ld.so: ')}; correct LD_PRELOAD")
     if str(shim) not in listed.stdout:
         why = next(iter(listed.stderr.strip().splitlines()), f"{interpreter} --list does not name it")
         raise LaunchError(f"{shim}: would not be loaded into {program}: {why}")
@@ -175,7 +175,7 @@ def prepare(command: list[str], *, shim: Path | None = None, check: bool = False
             [sys.executable, "-c", _CHECK], env=environment, capture_output=True, text=True, check=False
         )
         if helper.returncode:
-            raise LaunchError(f"{shim}: {helper.stderr.strip().splitlines()[-1:] or 'the check failed'}")
+            raise LaunchError(f"{shim}: {(helper.stderr.strip().splitlines() or ['the check failed'])[-1]}")
     return program, environment
 
 

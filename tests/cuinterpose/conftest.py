@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from share_library import Library, build
-from shim_world import DLSYM_VERSION, SANITIZE, Toolchain, World, build_world
+from shim_world import DLSYM_VERSION, ROOT, SANITIZE, Toolchain, World, build_world
 
 
 def need(*programs: str) -> None:
@@ -61,3 +62,32 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
         return Library(Path(built))
     need("gcc")
     return Library(build(tmp_path_factory.mktemp("share") / "libshare.so", Toolchain()))
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command, from a copy of the package beside the shim that was built for the tests."""
+
+    world: World
+
+    def __call__(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "cuinterpose.cli", *map(str, arguments)],
+            env=self.environment(**environment),
+            cwd=self.world.root,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "CUINTERPOSE_SHIM")}
+        return {**kept, "PYTHONPATH": str(self.world.root), **more}
+
+
+@pytest.fixture(scope="session")
+def command(plain: World) -> Command:
+    for module in (ROOT / "cuinterpose").glob("*.py"):
+        shutil.copy(module, plain.root / "cuinterpose")
+    return Command(plain)

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from share_library import SOURCES, Library, open_descriptors
 
 from cuinterpose import frame
+from cuinterpose.directory import directory
 from cuinterpose.endpoint import Endpoint, Refusal, export, identify
 from cuinterpose.frame import NOBODY, REPLY, Frame, Op, ProtocolError, Status
 from cuinterpose.ticket import Kind, Ticket, new_identity
@@ -619,8 +620,6 @@ def test_strangers(library: Library, client: Client) -> None:
 def test_environment_names_the_directory(
     library: Library, where: Path, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    from cuinterpose.endpoint import directory
-
     def ask_it() -> str:
         if who == "Python":
             return str(directory())
