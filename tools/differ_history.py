@@ -75,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
 def _meant(name: str, releases: Any) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [*releases[-1].structs, *releases[-1].constants], 2, 0.8)
+    from nvproxy_model.drivers.release import natural
+
+    newest = max(releases, key=lambda release: natural(release.version))
+    near = get_close_matches(name, [*newest.structs, *newest.constants], 2, 0.8)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -52,6 +52,9 @@ ROOT_FILES = (
 # nvstatuscodes.h is a list of macro calls that nvstatus.h includes inside an enum.
 NOT_ALONE = {f"{SDK}/nvstatuscodes.h"}
 
+# Some headers (ctrl00fd.h of 575.57.08 and later) use NV_STATUS and do not include what declares it.
+FIRST = {f"{SDK}/nvtypes.h", f"{SDK}/nvstatus.h"}
+
 STUBS = {
     "stdint.h": "".join(
         f"typedef {c} int{n}_t;\ntypedef unsigned {c} uint{n}_t;\n"
@@ -83,8 +86,9 @@ ARGUMENTS = (
 _INCLUDE = re.compile(rb'#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]')
 _DEFINE = re.compile(rb"#[ \t]*define[ \t]+(\w+)(?:[ \t]+([^\n]*))?$", re.MULTILINE)
 _FINN = re.compile(
-    rb"#[ \t]*define[ \t]+(\w+)[ \t]+\(?0x[0-9A-Fa-f]+U?\)?[ \t]*/\*[^\n|]*\|[ \t]*(\w+)_MESSAGE_ID\b"
+    rb"#[ \t]*define[ \t]+(\w+)[ \t]+\(?0x[0-9A-Fa-f]+U?\)?[ \t]*/\*[ \t]*finn:[^\n|]*\|[ \t]*(?:(\w+)_MESSAGE_ID\b)?"
 )
+_QUALIFIERS = re.compile(r"^(?:(?:const|volatile|struct|union) )*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BIT_RANGE = re.compile(rb"#[ \t]*define[ \t]+NV[0-9A-F]{4}_\w+[ \t]+\(?\d+:\d+")
 _RECORD = re.compile(rb"^(?:typedef )?struct\b", re.MULTILINE)
@@ -96,6 +100,7 @@ _NO_INTEGER = re.compile(rb'^\s*(?:"|\{|[^?/]*:|//|/\*[^/]*$)|^\s*$')
 def roots(paths: Collection[str], modeset: bool = True) -> list[str]:
     """The headers of a tree that declare its ABI, in the order in which the unit includes them."""
     sdk = sorted(p for p in paths if p.startswith(SDK + "/") and p.endswith(".h") and p not in NOT_ALONE)
+    sdk.sort(key=lambda path: path not in FIRST)
     display = sorted(p for p in paths if p.startswith(MODESET + "/") and p.endswith(".h")) if modeset else []
     return [*sdk, *(p for p in ROOT_FILES if p in paths), *display]
 
@@ -271,6 +276,12 @@ class _Probe:
                     pointee = child.type.get_pointee()
                     if pointee.get_size() >= 0:
                         types.setdefault(self.structs[line], pointee)
+        # "struct X" is refused where X is the tag of a union, which no release has without a typedef.
+        unions = {name for line, name in self.structs.items() if line in bad and line - 1 in self.structs} - types.keys()
+        if unions:
+            for cursor in unit.cursor.get_children():
+                if cursor.kind == CursorKind.UNION_DECL and cursor.spelling in unions and cursor.is_definition():
+                    types[cursor.spelling] = cursor.type
         return types
 
     def constants(self, unit: TranslationUnit, bad: set[int]) -> tuple[dict[str, int], dict[str, str]]:
@@ -370,7 +381,7 @@ class _Walk:
         if size < 0:
             return None
         kind = "union" if canonical.get_declaration().kind == CursorKind.UNION_DECL else "struct"
-        own = spelling.removeprefix("const ").removeprefix("struct ").removeprefix("union ")
+        own = _QUALIFIERS.sub("", spelling)
         fields = tuple(self._field(cursor) for cursor in canonical.get_fields())
         layout = Layout(name or f"<{kind}>" if "(" in own else own, kind, size, canonical.get_align(), fields)
         self._memo[spelling] = layout

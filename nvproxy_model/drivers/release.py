@@ -31,7 +31,8 @@ class Release:
     enums: Mapping[str, str] = field(default_factory=dict)
     """Enumerator -> the name of its enum, or ``""`` for one without a name."""
     params: Mapping[str, str] = field(default_factory=dict)
-    """Control -> its parameter struct, where the header derives the number from ``..._PARAMS_MESSAGE_ID``."""
+    """Control that the header annotates with how its number is made -> its parameter struct where that is made of
+    ``..._PARAMS_MESSAGE_ID``, else ``""``."""
     embedded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     origin: str = ""
     """Where this was read: ``recorded facts`` or the path of a source."""
@@ -40,7 +41,7 @@ class Release:
 def control_struct(release: Release, control: str) -> str | None:
     """The name of a control's parameter struct, or None: by its MESSAGE_ID define, else by NVIDIA's naming rule."""
     named = release.params.get(control)
-    if named is not None:
+    if named:
         return named
     ruled = control.replace("_CTRL_CMD_", "_CTRL_", 1) + "_PARAMS"
     return ruled if ruled in release.structs else None

@@ -1,0 +1,300 @@
+"""The recorded facts: their file, and cases that people met in the field, each with its right value."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+from pathlib import Path
+
+import pytest
+
+from nvproxy_model.drivers import facts, history
+from nvproxy_model.drivers.compare import Comparison, compare_releases, entries
+from nvproxy_model.drivers.facts import Facts, load, nearest_names, record
+from nvproxy_model.drivers.release import Release, control_struct
+from nvproxy_model.drivers.sources import open_source
+from nvproxy_model.errors import SourceError, UnknownDriverVersion
+
+import tinygrad_tables
+from driver_world import repository, tree
+
+FACTS = load()
+
+
+def compared(base: str, following: str) -> Comparison:
+    return compare_releases(FACTS.release(base), FACTS.release(following))
+
+
+def sizes(struct: str, *versions: str) -> list[int | None]:
+    found = []
+    for version in versions:
+        layout = FACTS.release(version).structs.get(struct)
+        found.append(None if layout is None else layout.size)
+    return found
+
+
+# The file.
+
+
+def test_every_public_release_is_recorded_with_its_ancestry() -> None:
+    assert len(FACTS.versions) == len(set(FACTS.versions)) == 193
+    for position, version in enumerate(FACTS.versions):
+        parent = FACTS.parent(version)
+        assert parent is None or FACTS.versions.index(parent) < position
+    assert [v for v in FACTS.versions if FACTS.parent(v) is None] == ["515.43.04"]
+    assert facts.FACTS.stat().st_size < 1 << 19
+
+
+def test_counts() -> None:
+    release = FACTS.release("595.45.04")
+    assert release.headers == 562
+    assert len(release.structs) > 3000
+    assert 11_000 < len(release.constants) < 18_000
+    assert len(release.embedded) == 38
+    assert len(list(release.structs)) == len(set(release.structs)) == len(release.structs)
+
+
+def test_record_and_load_are_inverse_and_deterministic(tmp_path: Path) -> None:
+    repo = repository(
+        tmp_path / "r",
+        {
+            "1.1": tree("typedef struct { NvU32 a; struct { NvP64 p; } b[2]; } S; enum E { X = 3 };\n#define N -1\n"),
+            "1.2": tree("typedef struct { NvU32 a; } S;\n#define M 2\n"),
+            "1.3": tree("typedef struct { NvU32 a; struct { NvP64 p; } b[2]; } S; enum E { X = 4 };\n#define N -1\n"),
+        },
+        {"1.3": "1.1"},
+    )
+    with open_source(repo) as source:
+        parents = {v: source.parent(v) for v in source.versions}
+        parsed = list(source.releases(source.versions))
+        content = record(parsed, parents)
+        assert content == record(source.releases(source.versions), parents)
+    (tmp_path / "f.xz").write_bytes(content)
+    loaded = load(tmp_path / "f.xz")
+    assert loaded.versions == ("1.1", "1.2", "1.3")
+    assert [loaded.parent(v) for v in loaded.versions] == [None, "1.1", "1.1"]
+    for release in parsed:
+        again = loaded.release(release.version)
+        for name in ("headers", "structs", "constants", "enums", "params", "embedded"):
+            one, two = getattr(release, name), getattr(again, name)
+            assert two == one if name == "headers" else dict(two) == dict(one), name
+    assert "M" not in loaded.release("1.1").constants
+    assert loaded.release("1.1").structs["S"] is loaded.release("1.3").structs["S"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello", lzma.compress(b""), lzma.compress(b"{}"), lzma.compress(b'{"schema": "other"}\n' * 8), lzma.compress(b"[]\n" * 9)],
+)
+def test_a_file_that_holds_no_facts(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "f.xz"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match="not a file of recorded facts"):
+        load(path)
+
+
+def test_unknown_releases_name_their_neighbours() -> None:
+    with pytest.raises(UnknownDriverVersion, match=r"570\.211\.02.*nearest: 570\.211\.01"):
+        FACTS.release("570.211.02")
+    assert nearest_names("581.1", FACTS.versions, 1)[0].startswith("580.")
+    assert nearest_names("no-version", FACTS.versions)
+
+
+# Field reports: what changed between two releases, as people found out by hand.
+
+
+def test_a13_patch_releases_are_equal() -> None:
+    for base, following in (("570.195.03", "570.211.01"), ("535.161.07", "535.161.08")):
+        old, new = FACTS.release(base), FACTS.release(following)
+        commands = [name for name in {**old.params, **new.params} if "_CTRL_CMD_" in name]
+        assert len(commands) > 1000
+        assert [n for n in commands if old.constants.get(n) != new.constants.get(n)] == []
+        names = {n for n in {*old.structs, *new.structs} if not n.startswith("NvKms")}
+        assert len(names) > 1890
+        assert [n for n in names if old.structs.get(n) != new.structs.get(n)] == []
+
+
+def test_a14_ancestry_not_numbers() -> None:
+    line = history.select(FACTS.versions, FACTS.parent, None, "575.51.02")
+    assert "570.133.20" in line
+    assert "570.195.03" not in line
+    assert "535.183.06" not in history.select(FACTS.versions, FACTS.parent, None, "545.23.06")
+    assert FACTS.versions.index("570.211.01") < FACTS.versions.index("575.51.02")
+
+
+def test_b1_moved_at_the_same_size() -> None:
+    found = {f.name: f for f in compared("580.105.08", "590.44.01").findings if f.struct == "NV00FD_ALLOCATION_PARAMETERS"}
+    assert {name: (f.kind, f.base, f.next) for name, f in found.items()} == {
+        "NV00FD_ALLOCATION_PARAMETERS.pageSize": ("field-resized", 4, 8),
+        "NV00FD_ALLOCATION_PARAMETERS.allocFlags": ("field-moved", 60, 64),
+        "NV00FD_ALLOCATION_PARAMETERS.numGpus": ("field-moved", 64, 68),
+    }
+    assert sizes("NV00FD_ALLOCATION_PARAMETERS", "545.23.06", "580.105.08", "590.44.01") == [80, 80, 80]
+
+
+def test_b3_a_tail_byte_with_a_new_meaning() -> None:
+    struct = "NV2080_CTRL_NVLINK_GET_PLATFORM_INFO_PARAMS"
+    assert sizes(struct, "560.28.03", "580.65.06", "590.44.01", "595.44.02") == [37, 39, 38, 39]
+    renamed = [f for f in compared("580.105.08", "595.45.04").findings if f.kind == "field-renamed" and f.struct == struct]
+    assert [(f.base, f.next, f.class_) for f in renamed] == [("lanesPerLink", "linksPerSpigot", "renamed")]
+
+
+def test_b6_numbers_move_and_are_reused() -> None:
+    found = {f.name: f for f in compared("570.211.01", "575.51.02").findings if f.kind.startswith("constant-")}
+    inforom = found["NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_INFOROM_SUPPORT"]
+    assert (inforom.base, inforom.next, inforom.class_) == (0x20801358, 0x20801357, "number-reused")
+    status = found["NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_STATUS"]
+    assert (status.base, status.next, status.class_) == (0x20801359, 0x20801358, "number-reused")
+    old, new = FACTS.release("570.211.01"), FACTS.release("575.51.02")
+    renumbered = [n for n in old.params if n in new.constants and old.constants[n] != new.constants[n] and "_CTRL_CMD_" in n]
+    assert sorted(renumbered) == sorted([inforom.name, status.name])
+    follow = history.follow(history.parse_query("0x20801358"), FACTS.releases(FACTS.versions), FACTS.parent, ())
+    begins = {c.version: follow.states[c.state] for c in follow.changes if c.state >= 0}
+    assert begins == {
+        "570.86.15": ("NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_INFOROM_SUPPORT",),
+        "575.51.02": ("NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_STATUS",),
+    }
+
+
+def test_b6_thirty_five_renumbered_at_once() -> None:
+    old, new = FACTS.release("550.54.15"), FACTS.release("555.42.02")
+    moved = [n for n in old.params if "_CTRL_CMD_" in n and n in new.params and old.constants[n] != new.constants[n]]
+    assert len(moved) == 35
+    assert {old.constants[n] >> 16 for n in moved} == {0x73}
+
+
+def test_b7_a_header_that_does_not_stand_alone_is_not_dropped() -> None:
+    for version in ("575.57.08", "595.45.04"):
+        assert "NV00FD_CTRL_GET_INFO_PARAMS" in FACTS.release(version).structs
+
+
+def test_b8_typedefs_of_anonymous_structs_are_there() -> None:
+    assert sizes("NVOS46_PARAMETERS", "575.64.05", "580.65.06") == [56, 64]
+    assert sizes("NV_VASPACE_ALLOCATION_PARAMETERS", "575.64.05", "580.65.06") == [48, 56]
+    assert sizes("NVOS47_PARAMETERS", "545.29.06", "550.40.07") == [40, 48]
+    assert sizes("UVM_FREE_PARAMS", "580.105.08", "590.44.01") == [24, 16]
+    assert sizes("UVM_UNREGISTER_CHANNEL_PARAMS", "580.105.08", "590.44.01") == [28, 12]
+
+
+def test_b9_the_name_rule_finds_real_structs() -> None:
+    release = FACTS.release("550.54.14")
+    assert "NV0080_CTRL_GR_GET_CAPS_PARAMS_V2" not in release.structs
+    assert control_struct(release, "NV0080_CTRL_CMD_GR_GET_CAPS_V2") == "NV0080_CTRL_GR_GET_CAPS_V2_PARAMS"
+
+
+def test_b10_pointers_come_and_go() -> None:
+    found = {f.name: f for f in compared("535.113.01", "545.23.06").findings}
+    lost = [f for f in found.values() if f.struct == "NV2080_CTRL_GR_GFX_POOL_INITIALIZE_PARAMS"]
+    assert [f.class_ for f in lost if f.class_.startswith("pointer")] == ["pointer-lost"]
+    assert sizes("NV2080_CTRL_GR_GFX_POOL_INITIALIZE_PARAMS", "535.113.01", "545.23.06") == [16, 16]
+    gained = [f for f in compared("545.29.06", "550.40.07").findings if f.name.endswith("GET_P2P_CAPS_PARAMS.busEgmPeerIds")]
+    assert [(f.kind, f.class_) for f in gained] == [("field-added", "pointer-gained")]
+    assert sizes("NV0000_CTRL_SYSTEM_GET_P2P_CAPS_PARAMS", "545.29.06", "550.40.07") == [168, 176]
+    entry = history.find_entry(FACTS.release("550.40.07").structs["NV0000_CTRL_SYSTEM_GET_P2P_CAPS_PARAMS"], "busEgmPeerIds")
+    assert entry is not None
+    assert entry.offset == 168
+
+
+def test_b11_other_consumers_and_modeset() -> None:
+    assert sizes("NV_MEMORY_ALLOCATION_PARAMS", "535.113.01", "545.23.06") == [120, 128]
+    assert sizes("NvKmsAllocDeviceParams", "570.86.15", "575.51.02") == [1488, 1512]
+
+
+def test_f3_anonymous_members_are_keyed_by_offset() -> None:
+    for version in FACTS.versions:
+        for layout in FACTS.release(version).structs.values():
+            for field in layout.fields:
+                assert "(" not in field.name
+                assert "/" not in field.name
+                assert field.offset >= 0
+
+
+def test_the_dma_buf_bool_in_padding_and_the_era_of_its_request() -> None:
+    struct = "nv_ioctl_export_to_dma_buf_fd_t"
+    assert sizes(struct, "565.57.01", "570.86.15", "580.65.06") == [2600, 2608, 2608]
+    found = [f for f in compared("575.64.05", "580.65.06").findings if f.struct == struct]
+    assert [(f.name, f.class_) for f in found] == [(f"{struct}.bAllowMmap", "added-in-padding")]
+
+
+def test_the_event_buffer_family_never_changes() -> None:
+    first = FACTS.release("535.104.05")
+    names = [n for n in first.structs if n.startswith("NV_EVENT_BUFFER")]
+    assert len(names) > 8
+    for name in names:
+        assert len({value for _, value in FACTS.runs("structs", name)} - {-1}) == 1, name
+
+
+def test_the_union_that_leaves_cannot_see() -> None:
+    old, new = FACTS.release("545.29.06").structs["NVOS32_PARAMETERS"], FACTS.release("550.40.07").structs["NVOS32_PARAMETERS"]
+    unions = [next(e for e in entries(layout) if e.path == "data.AllocSize" or e.path == "data") for layout in (old, new)]
+    assert [u.field.record.kind for u in unions if u.field.record] == ["union", "union"]
+
+
+# Ground truth, measured by others over tagged structs: (changed, of them at the same size), commands renumbered.
+
+
+def tagged(release: Release) -> set[str]:
+    """Struct names whose layouts carry their own name: by tag, or by the typedef of a record without one."""
+    return {n for n, layout in release.structs.items() if layout.name == n and not n.startswith(("NvKms", "Nvkms", "nvkms"))}
+
+
+@pytest.mark.parametrize(
+    ("base", "following", "renumbered"),
+    [
+        ("535.113.01", "545.23.06", 1),
+        ("545.29.06", "550.40.07", 0),
+        ("550.54.15", "555.42.02", 35),
+        ("565.57.01", "570.86.15", 1),
+        ("570.195.03", "570.211.01", 0),
+        ("570.211.01", "575.51.02", 2),
+        ("575.57.08", "580.65.06", 1),
+        ("580.126.20", "590.44.01", 3),
+        ("590.48.01", "595.44.02", 1),
+        ("595.44.02", "595.45.04", 0),
+    ],
+)
+def test_commands_renumbered_between_neighbours(base: str, following: str, renumbered: int) -> None:
+    """The counting rule: _CTRL_CMD_ defines that both releases derive from a MESSAGE_ID."""
+    old, new = FACTS.release(base), FACTS.release(following)
+    names = [n for n in old.params if "_CTRL_CMD_" in n and n in new.params]
+    assert sum(old.constants[n] != new.constants[n] for n in names) == renumbered
+
+
+# An independent table.
+
+
+def test_facts_agree_with_tinygrads_tables() -> None:
+    tables = json.loads(lzma.decompress(tinygrad_tables.EXTRACT.read_bytes()))
+    checked = 0
+    for version in ("570.86.16", "580.105.08"):
+        release = FACTS.release(version)
+        for name, (size, offsets) in tables[version]["structs"].items():
+            layout = release.structs[name]
+            assert layout.size == size, name
+            known = {field.name: field.offset for field in layout.fields}
+            assert {path: known.get(path, offset) for path, offset in offsets.items()} == offsets, name
+            checked += 1
+        for name, value in tables[version]["constants"].items():
+            assert release.constants[name] == value, name
+            checked += 1
+    assert checked > 900
+
+
+def test_a_whole_wheel_agrees() -> None:
+    wheel = os.environ.get("NVPROXY_TINYGRAD_WHEEL")
+    if not wheel:
+        pytest.skip("SKIPPED, NOT PROVED: NVPROXY_TINYGRAD_WHEEL names no wheel of tinygrad")
+    for version, (structs, constants) in tinygrad_tables.read(Path(wheel)).items():
+        if version not in FACTS:
+            continue
+        release = FACTS.release(version)
+        both = [name for name in structs if name in release.structs]
+        assert len(both) > 1000
+        assert {n: release.structs[n].size for n in both} == {n: structs[n][0] for n in both}
+        named = {n: v for n, v in constants.items() if n in release.constants}
+        assert {n: release.constants[n] for n in named} == named
+
+
+def test_facts_is_the_type_that_load_gives() -> None:
+    assert isinstance(FACTS, Facts)

@@ -1,0 +1,281 @@
+"""nvproxy-differ as its users run it: exit statuses, schemas, one-line errors, pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from nvproxy_model.drivers.compare import CLASSES, KINDS
+from nvproxy_model.tools import driver_differ
+
+from differ_world import ENVIRONMENT, repository, tree, write
+
+
+def differ(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nvproxy_model.tools.driver_differ", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ENVIRONMENT, **environment},
+        check=False,
+    )
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The command in this process: (status, output, errors)."""
+    try:
+        status = driver_differ.main(arguments)
+    except SystemExit as end:
+        assert isinstance(end.code, int)
+        status = end.code
+    output, errors = capsys.readouterr()
+    return status, output, errors
+
+
+FINDING: dict[str, Any] = {
+    "type": "object",
+    "required": ["kind", "name", "detail", "base", "next", "class"],
+    "properties": {
+        "kind": {"enum": list(KINDS)},
+        "name": {"type": "string", "minLength": 1},
+        "detail": {"type": "string", "minLength": 1},
+        "base": {"type": ["integer", "string", "null"]},
+        "next": {"type": ["integer", "string", "null"]},
+        "class": {"enum": list(CLASSES)},
+    },
+    "additionalProperties": False,
+}
+COUNT = {"type": "integer", "minimum": 0}
+CHECK = {
+    "type": "object",
+    "required": ["schema", "releases", "summary"],
+    "properties": {
+        "schema": {"const": "nvproxy-differ/check/1"},
+        "releases": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["version", "status", "reason", "headers", "structs", "constants", "findings"],
+                "properties": {
+                    "status": {"enum": ["same", "different", "not-checkable"]},
+                    "headers": COUNT,
+                    "structs": COUNT,
+                    "constants": COUNT,
+                    "findings": {"type": "array", "items": FINDING},
+                },
+            },
+        },
+    },
+}
+DIFF = {
+    "type": "object",
+    "required": ["schema", "base", "next", "verdict", "compared", "findings"],
+    "properties": {
+        "schema": {"const": "nvproxy-differ/diff/2"},
+        "verdict": {"enum": ["same", "different"]},
+        "change": {"enum": ["none", "cosmetic", "additive", "breaking"]},
+        "compared": {"type": "object", "required": ["headers", "structs", "constants"], "additionalProperties": COUNT},
+        "findings": {"type": "array", "items": FINDING},
+    },
+}
+
+
+def test_check_of_the_recorded_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, errors = run(capsys, "check", "--json")
+    report = json.loads(output)
+    jsonschema.validate(report, CHECK)
+    assert (status, errors) == (0, "")
+    assert report["summary"] == {"compared": 29, "same": 29, "different": 0, "not-checkable": 10, "findings": 0}
+    assert all(r["reason"] for r in report["releases"] if r["status"] == "not-checkable")
+    status, output, _ = run(capsys, "check")
+    lines = output.splitlines()
+    assert lines[0].split() == ["release", "model", "headers", "structs", "constants", "verdict"]
+    assert len(lines) == 41
+    assert lines[-1] == "29 of 39 releases compared: 29 same, 0 different; 10 not checkable"
+
+
+def test_check_of_a_release_outside_the_table_names_its_model(capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = run(capsys, "check", "570.211.01", "--json")
+    (release,) = json.loads(output)["releases"]
+    assert (status, release["status"], release["model"]) == (0, "same", "570.195.03")
+
+
+def test_check_that_compares_nothing_is_not_green(capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = run(capsys, "check", "620.06.00", "--json")
+    assert status == 2
+    assert json.loads(output)["releases"][0]["status"] == "not-checkable"
+
+
+def test_diff_of_patch_releases(capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = run(capsys, "diff", "570.195.03", "570.211.01", "--json")
+    report = json.loads(output)
+    jsonschema.validate(report, DIFF)
+    assert (status, report["verdict"], report["change"], report["findings"]) == (0, "same", "none", [])
+    assert report["compared"]["headers"] > 500
+    assert report["compared"]["structs"] > 300
+    assert report["compared"]["constants"] > 400
+
+
+def test_diff_of_all_names(capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = run(capsys, "diff", "580.105.08", "590.44.01", "--all", "--json")
+    report = json.loads(output)
+    jsonschema.validate(report, DIFF)
+    assert (status, report["verdict"]) == (1, "different")
+    found = [f for f in report["findings"] if f["name"].split(".")[0] == "NV00FD_ALLOCATION_PARAMETERS"]
+    assert [(f["kind"], f["name"].split(".")[1], f["base"], f["next"]) for f in found] == [
+        ("field-resized", "pageSize", 4, 8),
+        ("field-moved", "allocFlags", 60, 64),
+        ("field-moved", "numGpus", 64, 68),
+    ]
+    again = run(capsys, "diff", "580.105.08", "590.44.01", "--all", "--json")[1]
+    assert again == output
+
+
+def test_compat_place_history_layout_audit(capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = run(capsys, "compat", "535.161.07", "535.161.08")
+    assert status == 0
+    assert re.match(r"yes: 535\.161\.07 and 535\.161\.08: no ABI change \(\d+ headers, \d+ structs, \d+ constants compared\)", output)
+    assert run(capsys, "compat", "580.105.08", "590.44.01")[0] == 1
+    status, output, _ = run(capsys, "place", "570.211.01")
+    assert status == 0
+    assert '"570.211.01": {parent: "570.195.03", supported: false}' in output
+    status, output, _ = run(capsys, "history", "NV_CHANNEL_ALLOC_PARAMS", "NVOS64_PARAMETERS", "--json")
+    channel, alloc = json.loads(output)["histories"]
+    assert [s["size"] for s in channel["states"]] == [304, 360, 368]
+    assert [(c["release"], c["to"]) for c in alloc["changes"]] == [("515.43.04", "A"), ("525.53", "B"), ("535.43.02", "C")]
+    status, output, _ = run(capsys, "layout", "NV00F8_ALLOCATION_PARAMETERS", "--driver", "595.45.04")
+    assert "28     4  (hole)" in output
+    status, output, _ = run(capsys, "audit", "--driver", "580.105.08", "--json")
+    assert status == 0
+    assert json.loads(output)["summary"]["problems"] == 0
+
+
+NVOS = "typedef struct { NvHandle hRoot; NvHandle hObjectParent; NvHandle hObjectOld; NvV32 status; } NVOS00_PARAMETERS;\n"
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    releases = {
+        "570.195.03": tree(NVOS),
+        "570.211.01": tree(NVOS + "\n// comment\n"),
+        "575.51.02": tree(NVOS.replace("NvV32 status", "NvU64 status")),
+        "580.1.1": tree("typedef struct { Missing x; } S;"),
+    }
+    return repository(tmp_path / "repo", releases)
+
+
+def test_diff_of_a_repository(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = ("--source", str(repo))
+    status, output, _ = run(capsys, "diff", "570.195.03", "570.211.01", *source, "--json")
+    assert (status, json.loads(output)["compared"]["structs"]) == (0, 1)
+    status, output, _ = run(capsys, "diff", "570.211.01", "575.51.02", *source)
+    assert status == 1
+    assert "field-resized" in output
+    assert output.splitlines()[-1] == "verdict: different (breaking)"
+    status, output, _ = run(capsys, "check", "570.195.03", *source)
+    assert status == 1
+    assert "struct-removed" in output
+
+
+def test_check_of_a_tree_outside_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "t", tree(NVOS, "555.58.02"))
+    status, output, _ = run(capsys, "check", "--source", str(path), "--json")
+    releases = {r["version"]: r for r in json.loads(output)["releases"]}
+    assert status == 1
+    assert (releases["555.58.02"]["status"], releases["555.58.02"]["model"]) == ("different", "555.42.02")
+    assert releases["570.195.03"]["status"] == "not-checkable"
+
+
+def test_record_of_a_repository(tmp_path: Path, repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from differ_world import git
+
+    git(repo, "tag", "-d", "580.1.1")
+    for name in ("a.xz", "b.xz"):
+        status, _, _ = run(capsys, "record", "--source", str(repo), "--output", str(tmp_path / name))
+        assert status == 0
+    assert (tmp_path / "a.xz").read_bytes() == (tmp_path / "b.xz").read_bytes()
+
+
+MISTAKES: list[tuple[list[str], str]] = [
+    (["diff", "570.195.03", "570.195.03"], "BASE and NEXT are the same release"),
+    (["diff", "570.195.03", "570.999"], r"570\.999: .*nearest: 570\."),
+    (["diff", "", "570.195.03"], "an empty name"),
+    (["check", "570.195.03", "570.195.03"], "named twice"),
+    (["check", ""], "an empty name"),
+    (["check", "999.99.99"], r"999\.99\.99: neither in .* nearest known"),
+    (["check", "570.\n195\x1b[31m"], r"570\.\\n195\\x1b\[31m: neither"),
+    (["check", "515.43.04"], "no ancestor of it is in driver_versions.yaml"),
+    (["check", "--source", ""], "an empty path"),
+    (["check", "--source", "/nonexistent"], "/nonexistent: No such file"),
+    (["check", "--source", "/dev/null"], "neither a directory nor a file"),
+    (["check", "--sour", "x"], "unrecognized arguments"),
+    (["frobnicate"], "invalid choice"),
+    ([], "required: COMMAND"),
+    (["history", "NV_NO_SUCH_THING"], "NV_NO_SUCH_THING: in none of 193 releases"),
+    (["history", "NV_CHANNEL_ALLOC_PARAM"], "did you mean NV_CHANNEL_ALLOC_PARAMS"),
+    (["history", "NVOS64_PARAMETERS", "--since", "1.2.3"], "--since 1.2.3: no such release"),
+    (["history", "NVOS64_PARAMETERS", "--branch", "999"], "--branch 999"),
+    (["layout", "NVOS64_PARAMETER"], "did you mean NVOS64_PARAMETERS"),
+    (["layout", "NVOS64_PARAMETERS", "--driver", "1.2"], r"1\.2: not a recorded release"),
+    (["place", "1.2.3"], r"1\.2\.3: not a recorded release"),
+    (["place", "515.43.04"], "no ancestor of it"),
+    (["record", "--source", "REPO", "--output", "/nonexistent/x"], r"580\.1\.1: .*unknown type name 'Missing'"),
+    (["check", "580.1.1", "--source", "REPO"], r"580\.1\.1: .*nvos\.h:2: unknown type name 'Missing'"),
+    (["diff", "570.195.03", "580.1.1", "--source", "REPO"], r"nvos\.h:2"),
+    (["diff", "570.195.03", "570.1", "--source", "REPO"], r"no tag 570\.1"),
+    (["diff", "--", "--upload-pack=x", "570.195.03", "--source", "REPO"], "unrecognized|no such|not a recorded"),
+    (["check", "--source", "TREE-WITHOUT-SDK"], "not a driver source tree"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(a) or "nothing" for a, _ in MISTAKES])
+def test_mistakes_are_one_line_on_standard_error(
+    arguments: list[str], message: str, repo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"REPO": str(repo), "TREE-WITHOUT-SDK": str(tmp_path / "empty")}
+    status, _, errors = run(capsys, *(places.get(a, a) for a in arguments))
+    assert status == 2
+    assert len(errors.splitlines()) == 1
+    assert errors.startswith("nvproxy-differ: error: ")
+    assert re.search(message, errors), errors
+    assert "\x1b" not in errors
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    command = f"{sys.executable} -m nvproxy_model.tools.driver_differ diff 515.43.04 595.45.04 --all; echo status $? >&2"
+    done = subprocess.run(
+        ["bash", "-c", f"({command}) | head -1"], capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, check=False
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert "status 2" in done.stderr
+
+
+def test_without_git_on_the_machine(repo: Path, tmp_path: Path) -> None:
+    done = differ("check", "--source", str(repo), PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "no git on this machine" in done.stderr
+
+
+def test_help_of_every_subcommand_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in driver_differ.SUBCOMMANDS:
+        status, output, _ = run(capsys, name, "--help")
+        assert status == 0
+        assert f"nvproxy-differ {name}" in output.partition("examples:")[2], name
+
+
+def test_facts_are_answered_without_libclang_and_rich() -> None:
+    block = "import sys\nfor m in ('clang', 'rich', 'git'): sys.modules[m] = None\n"
+    program = block + "from nvproxy_model.tools.driver_differ import main\nraise SystemExit(main(['check', '580.105.08']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env={**os.environ, **ENVIRONMENT})
+    assert done.returncode == 0, done.stderr
