@@ -274,6 +274,17 @@ def test_what_passes_unexamined_holds_nothing_to_examine(node: DriverVersion) ->
             assert not found, row
 
 
+@pytest.mark.parametrize(
+    ("version", "nearest"), [("570.86.16", "570.86.15"), ("580.105.08",) * 2, ("610.43.03", "610.43.02")]
+)
+def test_another_reading_of_the_headers_confirms_numbers(version: str, nearest: str) -> None:
+    """tinygrad's generated constants, which go beyond the public sources with 610."""
+    theirs = read("tinygrad_structs.json.xz")[version]["constants"]
+    rows = [row for row in ours_at(TREE[nearest]).values() if row.name in theirs]
+    assert len(rows) > 200
+    assert [row.name for row in rows if theirs[row.name] != row.number] == []
+
+
 DEPRECATED_SINCE = {
     "NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION": "535.104.05",
     "NV0080_CTRL_CMD_MSENC_GET_CAPS": "555.42.02",

@@ -28,6 +28,7 @@ def read(name: str) -> Any:
 
 
 CHECKED = read("nvproxy_structs.json.xz")
+TINYGRAD = read("tinygrad_structs.json.xz")
 
 
 def _variants() -> Iterator[tuple[DriverVersion, CStruct | CUnion]]:
@@ -107,6 +108,27 @@ def test_what_no_header_confirms_agrees_with_nvproxy(name: str, version: str, go
     want = CHECKED["structs"][go]
     assert (record.sizeof(), record.align) == (want["size"], want["align"])
     assert {offset: size for offset, (size, _) in _spans(record).items()} == {o: s for _, o, s, _ in want["leaves"]}
+
+
+@pytest.mark.parametrize(
+    ("version", "nearest"), [("570.86.16", "570.86.15"), ("580.105.08",) * 2, ("610.43.03", "610.43.02")]
+)
+def test_another_reading_of_the_headers_agrees(version: str, nearest: str) -> None:
+    """tinygrad's generated tables: sizes, members, offsets, which structs are gone; its 610 is newer than the public sources."""
+    theirs, ours = TINYGRAD[version]["structs"], TREE[nearest]
+    once = TINYGRAD["580.105.08"]["structs"]
+    compared = 0
+    for record in structs.every():
+        name = record.ctype_at(ours)
+        if name in theirs and record.exists(ours):
+            size, offsets = theirs[name]
+            assert (record.at(ours).sizeof(), {m.name: m.offset for m in record.at(ours).members}) == (size, offsets), (
+                name
+            )
+            compared += 1
+        elif name in theirs or name in once:
+            assert record.exists(ours) == (name in theirs), name
+    assert compared > 60
 
 
 def test_no_pointer_without_a_meaning() -> None:
