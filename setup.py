@@ -10,6 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -17,7 +18,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 SHIM = "cuinterpose/src/"
-MACHINE = platform.machine()
+MACHINE = sysconfig.get_platform().removeprefix("linux-")  # another's with _PYTHON_HOST_PLATFORM and CC
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow"]
 # Branch protection holds for a process only if every object in it is marked, the linker's start files included, and
 # Debian 12's are not: hence no start files, and on aarch64 no atomics helper of libgcc either.

@@ -50,7 +50,18 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tools, world.root, tuple(runtimes))
 
 
-@pytest.fixture(params=["plain", "sanitized"])
+@pytest.fixture(scope="session")
+def aarch64(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Cross-built, and run under qemu's user mode."""
+    need("aarch64-linux-gnu-gcc", "qemu-aarch64")
+    root = Path("/usr/aarch64-linux-gnu")
+    if not (root / "lib" / "ld-linux-aarch64.so.1").exists():
+        pytest.skip(f"no C library of aarch64 in {root} (libc6-arm64-cross)")
+    tools = Toolchain("aarch64-linux-gnu-gcc", machine="aarch64", runner=("qemu-aarch64", "-L", str(root)))
+    return build_world(tmp_path_factory.mktemp("aarch64"), tools)
+
+
+@pytest.fixture(params=["plain", "sanitized", "aarch64"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield request.getfixturevalue(request.param)
 

@@ -99,7 +99,13 @@ def build_shim(output: Path, tools: Toolchain, *flags: str) -> None:
     subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(output)],
         cwd=ROOT,
-        env={**os.environ, "CC": tools.cc, "CFLAGS": " ".join(["-Werror", "-g", *tools.flags, *flags])},
+        env={
+            **os.environ,
+            "CC": tools.cc,
+            "CFLAGS": " ".join(["-Werror", "-g", *tools.flags, *flags]),
+            "_PYTHON_HOST_PLATFORM": f"linux-{tools.machine}",
+            "NVPROXY_NATIVE": "1",
+        },
         check=True,
         stdout=subprocess.DEVNULL,
     )
