@@ -26,29 +26,29 @@ PROTECTION = {
     "x86_64": ["-fcf-protection"],
     "aarch64": ["-mbranch-protection=standard", "-mno-outline-atomics"],
 }.get(MACHINE, [])
-COMPILE = ["-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", *WARNINGS, *PROTECTION]
-LINK = ["-Wl,-z,defs,-z,relro,-z,now,-z,noexecstack"]
+COMPILE = ["-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", *WARNINGS, *PROTECTION]
+LINK = ["-Wl,-z,relro,-z,now,-z,noexecstack"]
+# Not in the shim yet, but in the source distribution: tests build them.
+SHARING = ("bytes.h", "owned.h", *(f"{name}.{kind}" for name in ("ticket", "frame", "peer", "endpoint") for kind in "ch"))
+
+
+
+def shared_object(name: str, sources: list[str], *link: str, depends: tuple[str, ...] = ()) -> Extension:
+    return Extension(
+        name, sources, depends=list(depends), extra_compile_args=COMPILE, extra_link_args=[*LINK, *link, "-ldl"]
+    )
+
 
 NATIVE = [
-    Extension(
+    shared_object(
         "cuinterpose.libcuinterpose",
         [SHIM + "shim.c", SHIM + "loader.c", SHIM + "lookup.c", SHIM + "dlsym.S"],
-        depends=[SHIM + "glibc.h", SHIM + "shim.h", SHIM + "surface.h", SHIM + "shim.map"],
-        extra_compile_args=[*COMPILE, "-fno-semantic-interposition"],
-        extra_link_args=[
-            *LINK,
-            "-nostartfiles",
-            f"-Wl,-z,nodelete,-soname,libcuinterpose.so,--version-script={SHIM}shim.map",
-            "-ldl",
-        ],
+        "-nostartfiles",
+        f"-Wl,-z,defs,-z,nodelete,-soname,libcuinterpose.so,--version-script={SHIM}shim.map",
+        depends=tuple(SHIM + name for name in ("glibc.h", "shim.h", "surface.h", "shim.map", *SHARING)),
     ),
-    Extension(
-        "cuinterpose.libcuprobe",
-        [SHIM + "probe.c"],
-        depends=[SHIM + "surface.h"],
-        extra_compile_args=COMPILE,
-        extra_link_args=["-Wl,-z,relro,-soname,libcuprobe.so", "-ldl"],
-    ),
+    shared_object("cuinterpose.libcuprobe", [SHIM + "probe.c"]),
+    shared_object("nvproxy_model.trace.librecorder", ["nvproxy_model/trace/recorder.c"], "-Wl,-z,defs"),
 ]
 
 
