@@ -350,17 +350,18 @@ def interpret(call: Call, of: CStruct, data: bytes | None, fds: FdLookup, *, str
             params[step.offset : end] = bytes(step.size)
             continue
         role = step.role
+        name = _count_name(step)
+        count = role.count if name is None else value(_count(of, step)[0])
+        size = (count * count if isinstance(role.count, tuple) else count) * _element_size(role)
         if not address and role.null != "copy":
             if role.null == "refuse":
                 return refuse_pointer(call, step, address)
+            if role.empty == "forward" and size > role.limit:
+                return refuse_count(call, step, count)
             continue
-        name = _count_name(step)
-        count = role.count if name is None else value(_count(of, step)[0])
-        elements = count * count if isinstance(role.count, tuple) else count
         params[step.offset : end] = bytes(step.size)
-        if not elements and role.empty == "forward":
+        if not size and role.empty == "forward":
             continue
-        size = elements * _element_size(role)
         if not 0 < size <= role.limit:
             return refuse_count(call, step, count)
         copies.append(Copy(step.offset, address, size, role.mode == "inout", role.late))
@@ -466,15 +467,16 @@ def _pointer_source(index: int, step: Step, name: str, count: str | None) -> Ite
             yield f"        {clear}"
             yield "        verdict = TRANSLATE"
         return
+    number = count or str(role.count)
+    elements = f"{number} * {number}" if isinstance(role.count, tuple) else number
     indent = "    "
     if role.null == "forward":
-        yield f"    if {name}:"
+        over = f" or {elements} * {_element_size(role)} > {role.limit}" if role.empty == "forward" else ""
+        yield f"    if {name}{over}:"
         indent += "    "
     elif role.null == "refuse":
         yield f"    if not {name}:"
         yield f"        return refuse_pointer(CALL, POINTERS[{index}], {name})"
-    number = count or str(role.count)
-    elements = f"{number} * {number}" if isinstance(role.count, tuple) else number
     yield f"{indent}size = {elements} * {_element_size(role)}"
     if role.empty == "forward":
         yield f"{indent}if size:"

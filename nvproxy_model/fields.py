@@ -154,8 +154,9 @@ class UserPointer(Role):
     ``count`` is a sibling field's name, a number, or ``("square", name)``. ``limit`` is in bytes, inclusive. ``mode`` is
     ``inout`` (copied in, copied out) or ``out`` (zeroed for the host, copied out). ``null`` and ``empty`` say what
     a NULL pointer and a count of 0 do: ``forward`` (the host sees NULL), ``copy`` (treated like any other value),
-    ``refuse``. A refusal, here or over the limit, answers the NV status ``refuse``, or EINVAL when that is None. ``late``
-    buffers are copied out after the struct that points at them, others before.
+    ``refuse``; where both forward, the limit is judged all the same. A refusal, here or over the limit, answers the NV
+    status ``refuse``, or EINVAL when that is None. ``late`` buffers are copied out after the struct that points at
+    them, others before.
     """
 
     def __init__(
