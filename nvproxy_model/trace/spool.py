@@ -67,6 +67,8 @@ def _frame(data: bytes) -> Frame:
     (_, _, kind, flags, pid, tid, err, time, ident, ret, fd, request, space, key, status, psize, a, b, c, d, text, count) = (
         _HEADER.unpack_from(data)
     )
+    if max(pid, tid) > 0x7FFFFFFF or err > 4095 or max(time, a, b) >= 1 << 63 or not -1 <= fd <= 0x7FFFFFFF or kind not in range(1, 10):
+        raise ValueError("a frame whose numbers are none of ours")
     at = _HEADER.size + text
     end = len(data) - _CHECK.size
     sections = {}

@@ -40,7 +40,7 @@ _SECOND: Final = re.compile(r"[^,]*,\s*(?P<arg>[^,)\s]+)")
 _DIRECTIONS: Final = {"_IOC_NONE": 0, "_IOC_WRITE": 1, "_IOC_READ": 2}
 
 SIGNATURE: Final = re.compile(
-    r"^(?:\[pid\s+\d+\]\s*|\d+\s+)?(?:[\d:.]+\s+)?(?:ioctl\(-?\d+(?:<[^>]*>)?, (?:_IOC\(|0x|\d|[A-Z])|open(?:at)?\(.*\) = |execve\(\"|<\.\.\. [a-z_0-9]+ resumed>)"
+    r"^(?:\[pid\s+\d+\]\s*|\d+\s+)?(?:[\d:.]+\s+)?(?:ioctl\(-?\d+(?:<[^<>]*(?:<[^<>]*>)?>)?, (?:_IOC\(|0x|\d|[A-Z])|open(?:at)?\(.*\) = |execve\(\"|<\.\.\. [a-z_0-9]+ resumed>)"
 )
 """What a line of strace looks like."""
 
