@@ -29,8 +29,11 @@ PROTECTION = {
 COMPILE = ["-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", *WARNINGS, *PROTECTION]
 LINK = ["-Wl,-z,relro,-z,now,-z,noexecstack"]
 # Not in the shim yet, but in the source distribution: tests build them.
-SHARING = ("bytes.h", "owned.h", *(f"{name}.{kind}" for name in ("ticket", "frame", "peer", "endpoint") for kind in "ch"))
-
+SHARING = (
+    "bytes.h",
+    "owned.h",
+    *(f"{name}.{kind}" for name in ("ticket", "frame", "peer", "endpoint") for kind in "ch"),
+)
 
 
 def shared_object(name: str, sources: list[str], *link: str, depends: tuple[str, ...] = ()) -> Extension:

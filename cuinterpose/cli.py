@@ -64,7 +64,10 @@ def _doctor(arguments: argparse.Namespace) -> int:
             if reference.state != "covered" or arguments.verbose:
                 line = f"  {reference.state:9} {reference.symbol} of {reference.object}: {reference.target}"
                 print(line)
-        counts = {state: sum(r.state == state for r in found.references) for state in ("covered", "bypass", "unbound", "other")}
+        counts = {
+            state: sum(r.state == state for r in found.references)
+            for state in ("covered", "bypass", "unbound", "other")
+        }
         print("  slots     " + ", ".join(f"{count} {state}" for state, count in counts.items()))
         for line in found.unreadable:
             print(f"  unread    {line}")
@@ -183,7 +186,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="run a command under the shim", usage="cuinterpose run [--check] -- CMD...")
-    run.add_argument("--check", action="store_true", help="first see in a process of its own that the shim loads and is on")
+    run.add_argument(
+        "--check", action="store_true", help="first see in a process of its own that the shim loads and is on"
+    )
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD", help="the command and its arguments")
     run.set_defaults(func=_run)
 
@@ -193,7 +198,9 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="schema cuinterpose.doctor/1")
     doctor.set_defaults(func=_doctor)
 
-    ticket = commands.add_parser("ticket", help="look at a ticket").add_subparsers(dest="what", required=True, metavar="show")
+    ticket = commands.add_parser("ticket", help="look at a ticket").add_subparsers(
+        dest="what", required=True, metavar="show"
+    )
     show = ticket.add_parser("show", help="what a descriptor of a process is")
     show.add_argument("pid", type=int, metavar="PID")
     show.add_argument("fd", type=int, metavar="FD")
@@ -209,7 +216,9 @@ def _parser() -> argparse.ArgumentParser:
     conform.set_defaults(func=_conform)
 
     peers = commands.add_parser("peers", help="which endpoints of a directory are alive")
-    peers.add_argument("directory", nargs="?", metavar="DIR", help="default: $CUINTERPOSE_DIR, else $XDG_RUNTIME_DIR/cuinterpose")
+    peers.add_argument(
+        "directory", nargs="?", metavar="DIR", help="default: $CUINTERPOSE_DIR, else $XDG_RUNTIME_DIR/cuinterpose"
+    )
     peers.add_argument("--timeout", type=float, default=1.0, metavar="SECONDS", help="for each to answer (%(default)s)")
     peers.add_argument("--json", action="store_true", help="schema cuinterpose.peers/1")
     peers.set_defaults(func=_peers)

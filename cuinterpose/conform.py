@@ -77,8 +77,12 @@ class Conformance:
 
     def _phantom(self, key: tuple[str, str]) -> bool:
         """A weak reference to a name that this driver lacks finds the shim's: no preloaded object can avoid it."""
-        shimmed = self.shimmed[key]
-        return key[0] == "direct" and self.plain[key].pointer == "NULL" and (shimmed.pointer, shimmed.function) == ("wrapper", key[1])
+        plain, shimmed = self.plain[key], self.shimmed[key]
+        return (
+            key[0] == "direct"
+            and plain.pointer == "NULL"
+            and (shimmed.pointer, shimmed.function) == ("wrapper", key[1])
+        )
 
     @property
     def coverage(self) -> dict[str, dict[str, str]]:
@@ -126,7 +130,9 @@ class Conformance:
 
 
 def _probe(libcuda: str, probe: Path, shim: Path | None, libcudart: str | None) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "CUINTERPOSE_DISABLE")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "CUINTERPOSE_DISABLE")
+    }
     if shim:
         environment["LD_PRELOAD"] = str(launcher.clean_path(shim))
     arguments = [libcuda, str(probe)]
@@ -145,7 +151,8 @@ def _probe(libcuda: str, probe: Path, shim: Path | None, libcudart: str | None) 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ConformError(f"{libcuda}: no end of the probe after {_TIMEOUT_S} s {'with' if shim else 'without'} the shim") from None
+        how = "with" if shim else "without"
+        raise ConformError(f"{libcuda}: no end of the probe after {_TIMEOUT_S} s {how} the shim") from None
 
 
 def _ending(done: subprocess.CompletedProcess[str]) -> str:
@@ -167,7 +174,9 @@ def compare(libcuda: str, shim: Path, libcudart: str | None = None) -> Conforman
     probe = launcher.native_path(launcher.PROBE)
     plain = _probe(libcuda, probe, None, libcudart)
     if plain.returncode:
-        raise ConformError(f"{libcuda}: the probe failed without the shim: {_ending(plain)}; name another with --libcuda")
+        raise ConformError(
+            f"{libcuda}: the probe failed without the shim: {_ending(plain)}; name another with --libcuda"
+        )
     shimmed = _probe(libcuda, probe, shim, libcudart)
     if "cannot be preloaded" in shimmed.stderr:
         raise ConformError(f"{shim}: {shimmed.stderr.strip().splitlines()[0]}")

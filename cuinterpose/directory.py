@@ -29,5 +29,7 @@ def open_directory(path: Path) -> int:
     status = os.fstat(fd)
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         os.close(fd)
-        raise PermissionError(f"{path}: not owned by uid {os.geteuid()} with mode 0700 ({stat.filemode(status.st_mode)})")
+        raise PermissionError(
+            f"{path}: not owned by uid {os.geteuid()} with mode 0700 ({stat.filemode(status.st_mode)})"
+        )
     return fd

@@ -120,9 +120,9 @@ class Endpoint:
                 for client in list(deadlines):
                     drop(client)
                 return
-            if self._listener in ready and len(deadlines) < CLIENTS and (client := self._admit()):
-                deadlines[client] = time.monotonic() + self._timeout
-                self._selector.register(client, selectors.EVENT_READ)
+            if self._listener in ready and len(deadlines) < CLIENTS and (admitted := self._admit()):
+                deadlines[admitted] = time.monotonic() + self._timeout
+                self._selector.register(admitted, selectors.EVENT_READ)
             elif self._listener in ready:
                 time.sleep(0.01)
 

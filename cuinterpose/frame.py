@@ -113,7 +113,9 @@ def decode(message: bytes) -> Frame:
     if fields.version != 1:
         raise ProtocolError(Status.VERSION, f"version {fields.version}, not 1")
     if fields.flags or len(message) != SIZE + fields.length:
-        raise ProtocolError(Status.MALFORMED, f"flags {fields.flags}, {len(message)} bytes for {fields.length} of payload")
+        raise ProtocolError(
+            Status.MALFORMED, f"flags {fields.flags}, {len(message)} bytes for {fields.length} of payload"
+        )
     return Frame(
         fields.op,
         fields.serial,

@@ -112,7 +112,9 @@ def clean_path(shim: Path) -> Path:
     except OSError:
         home = Path(tempfile.gettempdir()) / f"cuinterpose-{os.geteuid()}"
     if _SEPARATORS.search(str(home)):
-        raise LaunchError(f"{shim}: a blank or ':' in the path, and in {home}; set CUINTERPOSE_DIR to a path without them")
+        raise LaunchError(
+            f"{shim}: a blank or ':' in the path, and in {home}; set CUINTERPOSE_DIR to a path without them"
+        )
     try:
         home.mkdir(mode=0o700, exist_ok=True)
         os.close(open_directory(home))
@@ -140,7 +142,12 @@ def _refuse_what_ld_so_drops(program: Path, interpreter: str, environment: Mappi
     """Asks the program's own dynamic loader what it would load; nothing of the program runs."""
     try:
         listed = subprocess.run(
-            [interpreter, "--list", program], env=environment, capture_output=True, text=True, errors="replace", check=False
+            [interpreter, "--list", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
     except OSError as error:
         raise LaunchError(f"{interpreter}: {error.strerror}; the interpreter of {program}") from None

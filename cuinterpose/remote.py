@@ -13,11 +13,21 @@ from dataclasses import dataclass, field
 
 _ET_DYN_OR_EXEC = (2, 3)
 _PT_DYNAMIC = 2
-_DT = {2: "PLTRELSZ", 5: "STRTAB", 6: "SYMTAB", 7: "RELA", 8: "RELASZ", 10: "STRSZ", 14: "SONAME", 23: "JMPREL"}
-_DT_SONAME = 14
+_DT = {
+    2: "PLTRELSZ",
+    5: "STRTAB",
+    6: "SYMTAB",
+    7: "RELA",
+    8: "RELASZ",
+    10: "STRSZ",
+    14: "SONAME",
+    23: "JMPREL",
+    0x6FFFFEF5: "GNU_HASH",
+}
 # JUMP_SLOT, GLOB_DAT and a word with an address
 _SLOT_KINDS = {62: (7, 6, 1), 183: (1026, 1025, 257)}
-_MOST = 16 << 20  # bytes of one table
+_MOST = 128 << 20  # bytes of one table; libtorch's relocations take some ten MiB
+_LONGEST_NAME = 64  # longer than any that is looked for
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -35,7 +45,7 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
         raise Unreadable(f"{size} bytes at {address:#x}")
     buffer = ctypes.create_string_buffer(size)
     local = _IoVec(ctypes.cast(buffer, ctypes.c_void_p), size)
-    remote = _IoVec(address, size)
+    remote = _IoVec(address % 2**64, size)
     got = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
     if got < 0:
         error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -139,33 +149,54 @@ def _read_dynamic(pid: int, item: Object, header: bytes, machine: int, names: fr
     if "STRTAB" not in tags or "SYMTAB" not in tags:
         return
 
-    def at(tag: str) -> int:
+    def address_of(tag: str) -> int:
         """glibc has written run-time addresses into a writable dynamic section."""
         return tags[tag] if tags[tag] >= bias else bias + tags[tag]
 
-    strings = read_memory(pid, at("STRTAB"), tags.get("STRSZ", 0))
+    strings = read_memory(pid, address_of("STRTAB"), tags.get("STRSZ", 0))
 
     def name(offset: int) -> str:
-        return strings[offset : strings.find(b"\0", offset)].decode("utf-8", "replace")
+        return strings[offset : offset + _LONGEST_NAME].split(b"\0")[0].decode("utf-8", "replace")
 
     if "SONAME" in tags:
         item.soname = name(tags["SONAME"])
+    relocations: list[tuple[int, int]] = []
+    for tag, length in (("JMPREL", "PLTRELSZ"), ("RELA", "RELASZ")):
+        if tag in tags and tags.get(length):
+            table = read_memory(pid, address_of(tag), tags[length])
+            relocations += [
+                (place, info >> 32)
+                for place, info, _ in struct.iter_unpack("<QQq", table[: len(table) // 24 * 24])
+                if info & 0xFFFFFFFF in _SLOT_KINDS[machine]
+            ]
+    # No tag says how many symbols there are: as many as are referred to, and as are hashed.
+    count = 1 + max((index for _, index in relocations), default=0)
+    if "GNU_HASH" in tags:
+        count = max(count, _hashed(pid, address_of("GNU_HASH")))
+    symbols = read_memory(pid, address_of("SYMTAB"), count * 24)
     wanted: dict[int, str] = {}
-    # The string table follows the symbol table wherever a linker has been seen to put them; else they are read singly.
-    size = at("STRTAB") - at("SYMTAB")
-    symbols = read_memory(pid, at("SYMTAB"), size - size % 24) if 0 < size <= _MOST else b""
-    for index in range(len(symbols) // 24):
+    for index in range(count):
         offset, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", symbols, index * 24)
-        if offset < len(strings) and (text := name(offset)) in names:
+        if (text := name(offset)) in names:
             wanted[index] = text
             if section and value:
                 item.symbols.setdefault(text, bias + value)
-    for tag, length in (("JMPREL", "PLTRELSZ"), ("RELA", "RELASZ")):
-        if tag not in tags or not tags.get(length):
-            continue
-        relocations = read_memory(pid, at(tag), tags[length])
-        for place, info, _ in struct.iter_unpack("<QQq", relocations[: len(relocations) // 24 * 24]):
-            if info & 0xFFFFFFFF in _SLOT_KINDS[machine] and info >> 32 in wanted:
-                slot = bias + place
-                value = struct.unpack("<Q", read_memory(pid, slot, 8))[0]
-                item.slots.append(Slot(wanted[info >> 32], slot, value))
+    for place, index in relocations:
+        if index in wanted:
+            value = struct.unpack("<Q", read_memory(pid, bias + place, 8))[0]
+            item.slots.append(Slot(wanted[index], bias + place, value))
+
+
+def _hashed(pid: int, at: int) -> int:
+    """One more than the last symbol of a GNU hash table; 0 if it holds none."""
+    buckets, first, words, _ = struct.unpack("<4I", read_memory(pid, at, 16))
+    at += 16 + words * 8
+    last: int = max(struct.unpack(f"<{buckets}I", read_memory(pid, at, buckets * 4)))
+    if last < first:
+        return 0
+    at += buckets * 4
+    while not struct.unpack("<I", read_memory(pid, at + (last - first) * 4, 4))[0] & 1:
+        last += 1
+        if last * 24 > _MOST:
+            raise Unreadable(f"a hash chain at {at:#x} without an end")
+    return last + 1

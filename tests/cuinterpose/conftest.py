@@ -7,7 +7,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +61,9 @@ def aarch64(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(params=["plain", "sanitized", "aarch64"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    yield request.getfixturevalue(request.param)
+def world(request: pytest.FixtureRequest) -> World:
+    chosen: World = request.getfixturevalue(request.param)
+    return chosen
 
 
 @pytest.fixture(scope="session")

@@ -160,7 +160,11 @@ class Library:
 
     @contextmanager
     def serve(
-        self, registry: Callable[[bytes, int], tuple[Status, int, int]], directory: Path, participant: bytes, timeout_ms: int
+        self,
+        registry: Callable[[bytes, int], tuple[Status, int, int]],
+        directory: Path,
+        participant: bytes,
+        timeout_ms: int,
     ) -> Iterator[str]:
         """The C server in a thread; registry gives (status, descriptor or -1, cuda)."""
 

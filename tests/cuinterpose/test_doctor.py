@@ -21,6 +21,13 @@ from cuinterpose.frame import Status
 from cuinterpose.remote_fd import descriptor_of
 from cuinterpose.ticket import Kind, Ticket, create, new_identity
 
+MAPPER = """
+import mmap, sys
+file = open(sys.argv[1], "rb")
+mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+print("ready", flush=True)
+sys.stdin.read()
+"""
 TICKET = Ticket(Kind.MULTICAST, b"\1" * 16, b"\2" * 16, "/run/cui/é\n")
 
 
@@ -138,7 +145,6 @@ def test_hostile_objects(command: Command, tmp_path: Path) -> None:
     """A mapped file that claims to be ELF and lies: an object that is not readable, and never an exception."""
     chance = random.Random(6)
     good = (command.world.root / "objects" / "libdirect.so").read_bytes()
-    script = "import mmap,sys\nf=open(sys.argv[1],'rb')\nm=mmap.mmap(f.fileno(),0,access=mmap.ACCESS_READ)\nprint('ready',flush=True)\nsys.stdin.read()"
     for _ in range(8):
         data = bytearray(good)
         for _ in range(200):
@@ -147,7 +153,7 @@ def test_hostile_objects(command: Command, tmp_path: Path) -> None:
         lying = tmp_path / "lying.so"
         lying.write_bytes(data)
         with subprocess.Popen(
-            [sys.executable, "-c", script, lying], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", MAPPER, lying], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             assert process.stdout is not None
             assert process.stdin is not None

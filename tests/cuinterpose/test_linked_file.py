@@ -43,7 +43,9 @@ def check_linked_file(path: Path, machine: str) -> None:
     defined, needed = symbols(path)
     versions = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34", *surface.RUNTIME_SONAMES}
     base = BASE[machine]
-    hooks = {f"{name}@{base}" for name in ("dlsym", "dlclose")} | {f"{name}@@GLIBC_2.34" for name in ("dlsym", "dlclose")}
+    hooks = {f"{name}@{base}" for name in ("dlsym", "dlclose")} | {
+        f"{name}@@GLIBC_2.34" for name in ("dlsym", "dlclose")
+    }
     assert len(EXPORTS_OF_RUNTIME) == 10
     assert defined - versions == {*surface.DRIVER, *EXPORTS_OF_RUNTIME, *hooks, "cuinterpose_stats"}
     # nothing private of the C library, which vanishes between releases, and none of the locks or allocators
@@ -89,9 +91,14 @@ def test_a_forwarded_call_is_one_jump(tmp_path: Path, plain: World) -> None:
         if name.startswith("cuGetProcAddress"):
             continue
         listing = subprocess.run(
-            ["objdump", "-d", "--no-show-raw-insn", f"--disassemble={name}", plain.shim], capture_output=True, text=True, check=True
+            ["objdump", "-d", "--no-show-raw-insn", f"--disassemble={name}", plain.shim],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
-        code = [line.split("\t")[1].split("#")[0].split()[0] for line in listing.splitlines() if line.startswith("    ")]
+        code = [
+            line.split("\t")[1].split("#")[0].split()[0] for line in listing.splitlines() if line.startswith("    ")
+        ]
         assert code == ["endbr64", "jmp"], (name, listing)
 
 
@@ -116,7 +123,9 @@ def check_prototypes(header: Path, where: Path) -> None:
     if version < 12000:
         lines.append("typedef int CUdriverProcAddressQueryResult;")
     if version < 12010:
-        lines.append("typedef struct CUmulticastObjectProp_st CUmulticastObjectProp; typedef int CUmulticastGranularity_flags;")
+        lines.append(
+            "typedef struct CUmulticastObjectProp_st CUmulticastObjectProp; typedef int CUmulticastGranularity_flags;"
+        )
     lines += ["#undef cuGetProcAddress", f'#include "{ROOT}/cuinterpose/src/surface.h"']
     lines.append("#define X(name, params, args) typedef CUresult type_of_##name params;\nCUI_DRIVER(X)\n#undef X")
     lines += [

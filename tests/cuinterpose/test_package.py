@@ -102,7 +102,17 @@ def test_source_distribution_to_wheel(tree: Path, tmp_path: Path) -> None:
 
 def test_editable(tree: Path, tmp_path: Path) -> None:
     done = build(
-        tree, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--ignore-installed", "--prefix", tmp_path, "-e", tree
+        tree,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-build-isolation",
+        "--ignore-installed",
+        "--prefix",
+        tmp_path,
+        "-e",
+        tree,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     try:

@@ -198,9 +198,8 @@ LOOK_ALIKES = {
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)
 def test_look_alikes(library: Library, tmp_path: Path, name: str) -> None:
-    if "tmpfs" in name or name == "O_TMPFILE":
-        if not os.path.isdir("/dev/shm"):
-            pytest.skip("no /dev/shm here")
+    if ("tmpfs" in name or name == "O_TMPFILE") and not os.path.isdir("/dev/shm"):
+        pytest.skip("no /dev/shm here")
     fd = LOOK_ALIKES[name].make(tmp_path)
     try:
         assert verdict(library, fd).verdict is LOOK_ALIKES[name].verdict
