@@ -79,3 +79,35 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return writer
+
+
+NODES = """
+set -e
+mount -t tmpfs none "$1"
+cd "$1"
+for node in null zero full urandom random tty; do : > $node; mount --bind /dev/$node $node 2> /dev/null || true; done
+: > nvidiactl; mount --bind /dev/urandom nvidiactl
+: > nvidia0; mount --bind /dev/zero nvidia0
+: > nvidia-uvm; mount --bind /dev/full nvidia-uvm
+mkdir shm; mkdir pts
+mount --rbind "$1" /dev
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture
+def with_nodes(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command where /dev/nvidia* are nodes (over /dev/urandom, zero and full), in a mount namespace of its own."""
+    root = tmp_path / "dev"
+    root.mkdir()
+    unshare = shutil.which("unshare") or "unshare"
+    base = [unshare, "--map-root-user", "--mount", "sh", "-c", NODES, "sh", str(root)]
+    if not shutil.which(unshare) or subprocess.run([*base, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespace to be had")
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run([*base, *command], capture_output=True, text=True, check=False, env=env)
+
+    return run

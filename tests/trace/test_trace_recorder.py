@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -214,34 +214,6 @@ def test_under_asan_and_ubsan(scenario: tuple[str, ...], recorder: Recorder, pro
     assert len(ioctls(records)) == counted > (-1 if scenario[0] == "map" else 0)
 
 
-NODES = """
-set -e
-mount -t tmpfs none "$1"
-cd "$1"
-for node in null zero full urandom random tty; do : > $node; mount --bind /dev/$node $node 2> /dev/null || true; done
-: > nvidiactl; mount --bind /dev/urandom nvidiactl
-: > nvidia0; mount --bind /dev/zero nvidia0
-: > nvidia-uvm; mount --bind /dev/full nvidia-uvm
-mkdir shm; mkdir pts
-mount --rbind "$1" /dev
-shift
-exec "$@"
-"""
-
-
-def with_nodes(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command where /dev/nvidia* are nodes, in a mount namespace of its own; skip where there can be none."""
-    unshare = shutil.which("unshare")
-    root = folder / "dev"
-    root.mkdir(exist_ok=True)
-    base = [unshare or "unshare", "--map-root-user", "--mount", "sh", "-c", NODES, "sh", str(root)]
-    if unshare is None or subprocess.run([*base, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("no mount namespace to be had")
-    root_folder = Path(__file__).parent.parent.parent
-    env = {**os.environ, "PYTHONPATH": str(root_folder)}
-    return subprocess.run([*base, *command], capture_output=True, text=True, check=False, env=env)
-
-
 DRIVE = """
 import os, sys
 from pathlib import Path
@@ -252,12 +224,10 @@ print(outcome.status, outcome.seen.ioctls, outcome.seen.unseen)
 
 
 @pytest.mark.parametrize(("scenario", "count"), [("exec", 3), ("vfork", 4)])
-def test_devices_that_an_exec_inherits(scenario: str, count: int, programs: Any, tmp_path: Path) -> None:
-    import sys
-
+def test_devices_that_an_exec_inherits(scenario: str, count: int, programs: Any, tmp_path: Path, with_nodes: Any) -> None:
     out = tmp_path / "run.jsonl"
     done = with_nodes(
-        tmp_path, sys.executable, "-c", DRIVE, str(programs.recorder), str(programs.fake), str(out), str(programs.program), scenario
+        sys.executable, "-c", DRIVE, str(programs.recorder), str(programs.fake), str(out), str(programs.program), scenario
     )
     assert done.stdout.splitlines()[-1] == f"0 {count} []", done.stderr
     records = list(Reader(out))
