@@ -50,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
         for release in read_releases(releases, chosen, wanted, args):
             node = listed[release.version]
             if node is None:
-                fail(f"{release.version}: no ancestor of it is in driver_versions.yaml, so there are no tables to audit")
+                fail(
+                    f"{release.version}: no ancestor of it is in driver_versions.yaml, so there are no tables to audit"
+                )
             for audited in audit_release(release, node, args.all):
                 rows.setdefault(audited, []).append(release.version)
     if not rows:
@@ -78,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
         )
     )
     structs = len({audited.struct for audited in ordered})
-    lines.append(f"{len(ordered)} fields of {structs} structs in {len(chosen)} releases; {len(bad)} unclassified or unhandled")
+    lines.append(
+        f"{len(ordered)} fields of {structs} structs in {len(chosen)} releases; {len(bad)} unclassified or unhandled"
+    )
     report = {
         "schema": "nvproxy-differ/audit/1",
         "releases": chosen,

@@ -27,7 +27,9 @@ def add_parser(subparsers: Any) -> None:
         "public source is reported as not checkable.",
         EXAMPLES,
     )
-    parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases (default: all of driver_versions.yaml)")
+    parser.add_argument(
+        "versions", nargs="*", metavar="VERSION", help="releases (default: all of driver_versions.yaml)"
+    )
     add_source(parser)
     add_format(parser, "nvproxy-differ/check/1", ("text", "json", "markdown", "sarif"))
     parser.set_defaults(func=run)
@@ -55,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
             listed = model_release(version, lambda name: parent_of(releases, name))
             if listed is None:
                 if args.versions:
-                    fail(f"{version}: no ancestor of it is in driver_versions.yaml, so there is no model to compare with")
+                    fail(
+                        f"{version}: no ancestor of it is in driver_versions.yaml, so there is no model to compare with"
+                    )
                 absent[version] = "no ancestor of it is in driver_versions.yaml"
             else:
                 models[version] = listed

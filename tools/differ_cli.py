@@ -72,15 +72,21 @@ def add_subparser(subparsers: Any, name: str, summary: str, description: str, ex
 
 def add_source(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """``--source`` and ``--no-cache``."""
-    what = "a git repository (releases are its tags), a directory (one tree, or one folder per version) or a tar archive"
-    parser.add_argument("--source", metavar="SRC", required=required, help=what + ("" if required else "; default: recorded facts"))
+    what = (
+        "a git repository (releases are its tags), a directory (one tree, or one folder per version) or a tar archive"
+    )
+    parser.add_argument(
+        "--source", metavar="SRC", required=required, help=what + ("" if required else "; default: recorded facts")
+    )
     parser.add_argument("--no-cache", action="store_true", help="parse anew, and leave the cache alone")
 
 
 def add_format(parser: argparse.ArgumentParser, schema: str, formats: tuple[str, ...] = ("text", "json")) -> None:
     """``--json`` and ``--format``."""
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--json", dest="format", action="store_const", const="json", help=f"the same as --format json: {schema}")
+    group.add_argument(
+        "--json", dest="format", action="store_const", const="json", help=f"the same as --format json: {schema}"
+    )
     group.add_argument("--format", choices=formats, default="text", help="(default: text)")
     parser.set_defaults(format="text")
 
@@ -155,7 +161,12 @@ def refuse_repeated(versions: Iterable[str]) -> None:
 
 
 _STYLES = (
-    (re.compile(r"\b(?:different|breaking|removed|pointer-gained|fd-gained|number-reused|window-\w+|unclassified)\b"), "red"),
+    (
+        re.compile(
+            r"\b(?:different|breaking|removed|pointer-gained|fd-gained|number-reused|window-\w+|unclassified)\b"
+        ),
+        "red",
+    ),
     (re.compile(r"\b(?:same|none|additive|identical)\b"), "green"),
     (re.compile(r"\b(?:not-checkable|not checkable|cosmetic)\b"), "yellow"),
 )

@@ -29,7 +29,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("base", metavar="BASE")
     parser.add_argument("next", metavar="NEXT")
     add_source(parser)
-    parser.add_argument("--all", action="store_true", help="every struct and constant of the headers, not only the model's")
+    parser.add_argument(
+        "--all", action="store_true", help="every struct and constant of the headers, not only the model's"
+    )
     add_format(parser, "nvproxy-differ/diff/2", ("text", "json", "markdown", "sarif"))
     parser.set_defaults(func=run)
 

@@ -28,10 +28,14 @@ def add_parser(subparsers: Any) -> None:
         "number below 0x1000 is looked up among the names that the model uses, a larger one among all.",
         EXAMPLES,
     )
-    parser.add_argument("names", nargs="+", metavar="NAME", help="STRUCT, STRUCT.field.path, CONSTANT, or a number (0x...)")
+    parser.add_argument(
+        "names", nargs="+", metavar="NAME", help="STRUCT, STRUCT.field.path, CONSTANT, or a number (0x...)"
+    )
     add_source(parser)
     parser.add_argument("--since", metavar="VERSION", help="that release and its descendants only")
-    parser.add_argument("--branch", metavar="BRANCH", help="a release with its ancestors, or all releases named BRANCH.*")
+    parser.add_argument(
+        "--branch", metavar="BRANCH", help="a release with its ancestors, or all releases named BRANCH.*"
+    )
     add_format(parser, "nvproxy-differ/history/1")
     parser.set_defaults(func=run)
 
@@ -50,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     wanted = None if names is None else Wanted(names, names)
     with opened(args) as releases:
         if args.since is not None and args.since not in releases.versions:
-            fail(f"--since {args.since}: no such release; nearest: {', '.join(nearest_names(args.since, releases.versions))}")
+            fail(
+                f"--since {args.since}: no such release; nearest: {', '.join(nearest_names(args.since, releases.versions))}"
+            )
         versions = select(releases.versions, lambda v: parent_of(releases, v), args.since, args.branch)
         if not versions:
             fail(f"--branch {args.branch}: no release of that name")
@@ -58,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
         read = list(read_releases(releases, versions, wanted, args))
         used = model.names().constants
         histories = [
-            follow(query, read, parents.get, used if query.kind == "number" and query.number < 0x1000 else ()) for query in queries
+            follow(query, read, parents.get, used if query.kind == "number" and query.number < 0x1000 else ())
+            for query in queries
         ]
     unknown = [history.query for history in histories if history.kind == "unknown"]
     report = {
@@ -68,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
     }
     emit(args, report, (line for history in histories for line in _lines(history)))
     if unknown:
-        fail(f"{', '.join(q.text for q in unknown)}: in none of {len(versions)} releases{_meant(unknown[0].name, read)}")
+        fail(
+            f"{', '.join(q.text for q in unknown)}: in none of {len(versions)} releases{_meant(unknown[0].name, read)}"
+        )
     return SAME if histories else UNKNOWN
 
 
@@ -111,7 +120,8 @@ def _what(history: History, change: Any) -> str:
     if not change.findings:
         return f"{label(change.before)} -> {label(change.state)}: {_value(state)}"
     words = {"field-added": "added", "field-removed": "removed"}
-    return "; ".join(f"{words.get(f.kind, f.class_)} {f.name.partition('.')[2] or 'size'} {_step(f)}".strip() for f in change.findings)
+    steps = ((words.get(f.kind, f.class_), f.name.partition(".")[2] or "size", _step(f)) for f in change.findings)
+    return "; ".join(" ".join(step).strip() for step in steps)
 
 
 def _step(finding: Any) -> str:
@@ -129,7 +139,8 @@ def _value(state: Any) -> str:
     if isinstance(state, Layout):
         return f"{state.kind} of {state.size} bytes, {len(state.fields)} members"
     if isinstance(state, Entry):
-        return f"{state.field.type}{''.join(f'[{n}]' for n in state.field.dims)} of {state.field.size} bytes at offset {state.offset}"
+        dims = "".join(f"[{length}]" for length in state.field.dims)
+        return f"{state.field.type}{dims} of {state.field.size} bytes at offset {state.offset}"
     if isinstance(state, tuple):
         return ", ".join(state)
     return f"{state:#x}" if state >= 10 else str(state)

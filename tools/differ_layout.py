@@ -120,11 +120,13 @@ def _lines(name: str, version: str, layout: Layout, roles: dict[str, str]) -> It
     from nvproxy_model.drivers.report import columns
 
     yield f"{layout.kind} {name}, {version}: {layout.size} bytes, aligned to {layout.align}"
-    rows: list[tuple[int, int, tuple[object, ...]]] = []
+    rows: list[tuple[object, ...]] = []
+    gaps = list(holes(layout))
     for entry in entries(layout):
+        while gaps and gaps[0][0] < entry.offset and "." not in entry.key.replace("[]", ""):
+            rows.append((*gaps.pop(0), "(hole)", "", ""))
         spelled = entry.field.type + "".join(f"[{n}]" for n in entry.field.dims)
         role = roles.get(entry.path) or roles.get(entry.key) or ""
-        rows.append((entry.offset, 1, (entry.offset, entry.field.size, entry.path, spelled, role)))
-    rows += [(offset, 0, (offset, size, "(hole)", "", "")) for offset, size in holes(layout)]
-    rows.sort(key=lambda row: row[:2])
-    yield from columns([("offset", "size", "member", "type", "role"), *(row for _, _, row in rows)], right=(0, 1))
+        rows.append((entry.offset, entry.field.size, entry.path, spelled, role))
+    rows += [(offset, size, "(hole)", "", "") for offset, size in gaps]
+    yield from columns([("offset", "size", "member", "type", "role"), *rows], right=(0, 1))

@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
         above = parent(version)
         listed = model_release(version if version in versions.load() else above or "", parent)
         if listed is None:
-            fail(f"{version}: no ancestor of it is in driver_versions.yaml; the table begins at {next(iter(versions.load()))}")
+            fail(
+                f"{version}: no ancestor of it is in driver_versions.yaml; the table begins at {next(iter(versions.load()))}"
+            )
         checked = check_release(release, listed)
         children = [] if listed == version else adopted(version, listed, parent)
     same = checked.status == "same"

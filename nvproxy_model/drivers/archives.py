@@ -25,7 +25,9 @@ MAX_TREES = 256
 MAX_EXTENSION = 1 << 20
 
 _OPENERS: tuple[tuple[bytes, Any], ...] = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
-_MARK = re.compile("/(?=(?:" + "|".join(re.escape(d) for d in headers.ABI_DIRECTORIES) + f")/|{re.escape(headers.EMBEDDED)}$)")
+_MARK = re.compile(
+    "/(?=(?:" + "|".join(re.escape(d) for d in headers.ABI_DIRECTORIES) + f")/|{re.escape(headers.EMBEDDED)}$)"
+)
 
 
 class _Bounded(io.RawIOBase):
@@ -70,7 +72,15 @@ class ArchiveSource(TreeSource):
             raise SourceError(text if text.startswith(str(path)) else f"{path}: {text}") from None
         except OSError as error:
             raise SourceError(f"{path}: {error.strerror or error}") from None
-        except (EOFError, tarfile.TarError, zlib.error, lzma.LZMAError, UnicodeError, ValueError, OverflowError) as error:
+        except (
+            EOFError,
+            tarfile.TarError,
+            zlib.error,
+            lzma.LZMAError,
+            UnicodeError,
+            ValueError,
+            OverflowError,
+        ) as error:
             raise SourceError(f"{path}: truncated or not a tar archive: {error}") from None
         except RecursionError:
             raise SourceError(f"{path}: extended headers without end") from None
@@ -98,7 +108,9 @@ def _read(path: Path) -> dict[str, dict[str, bytes]]:
                     if name.startswith("/") or ".." in name.split("/"):
                         raise SourceError(f"{path}: member {member.name!r} is outside the archive's root")
                     if member.issym() or member.islnk():
-                        raise SourceError(f"{path}: member {member.name!r} is a link to {member.linkname!r}; links are refused")
+                        raise SourceError(
+                            f"{path}: member {member.name!r} is a link to {member.linkname!r}; links are refused"
+                        )
                     if not member.isreg():
                         if member.isdir():
                             continue
@@ -113,7 +125,9 @@ def _read(path: Path) -> dict[str, dict[str, bytes]]:
                     if not wanted_file(inner):
                         continue
                     if member.size > MAX_HEADER:
-                        raise SourceError(f"{path}: member {member.name!r} has {member.size} bytes; a header has at most {MAX_HEADER}")
+                        raise SourceError(
+                            f"{path}: member {member.name!r} has {member.size} bytes; a header has at most {MAX_HEADER}"
+                        )
                     file = archive.extractfile(member)
                     content = b"" if file is None else file.read()
                     total += len(content)
@@ -134,5 +148,6 @@ def _read(path: Path) -> dict[str, dict[str, bytes]]:
     for root, tree in trees.items():
         if root in makefiles:
             tree["version.mk"] = makefiles[root]
-    named = {root.rpartition("/")[2] or path.name: tree for root, tree in trees.items() if f"{headers.SDK}/nvos.h" in tree}
-    return named
+    return {
+        root.rpartition("/")[2] or path.name: tree for root, tree in trees.items() if f"{headers.SDK}/nvos.h" in tree
+    }

@@ -42,13 +42,17 @@ def audit_release(release: Release, listed: str, everything: bool = False) -> It
         if row.struct is not None:
             (refused if row.rule.rejected else admitted).add(row.struct)
     defined = set(model.used_structs(listed))
-    embedded = {struct: paths for control, paths in release.embedded.items() if (struct := control_struct(release, control))}
+    embedded = {
+        struct: paths for control, paths in release.embedded.items() if (struct := control_struct(release, control))
+    }
     names: Iterable[str] = admitted | refused | defined
     if everything:
         names = set(release.structs) | set(names)
     for name in sorted(names):
         record = model.record_at(listed, name) if name in defined else None
-        where = "admitted" if name in admitted else "refused" if name in refused else "defined" if name in defined else ""
+        where = (
+            "admitted" if name in admitted else "refused" if name in refused else "defined" if name in defined else ""
+        )
         yield from _audit(release, name, record, embedded.get(name, ()), where)
 
 

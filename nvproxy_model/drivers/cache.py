@@ -98,7 +98,7 @@ class Cache:
             newest = max((when for when, *_ in entries), default=0)
             for when, size, path, ours in sorted(entries):
                 stale = not ours and when < newest - 3600 * 10**9 and os.path.basename(path).startswith(".")
-                if total > self._limit and ours or stale:
+                if (total > self._limit and ours) or stale:
                     with contextlib.suppress(OSError):
                         os.unlink(path)
                     total -= size

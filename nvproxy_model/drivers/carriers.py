@@ -54,7 +54,9 @@ CURATED: tuple[Known, ...] = (
     _fd("nv_ioctl_alloc_os_event", "fd", "allocate_os_event()", "a key: compared with the fd of later calls"),
     _fd("nv_ioctl_free_os_event_t", "fd", "free_os_event()"),
     _fd("nv_ioctl_free_os_event", "fd", "free_os_event()"),
-    _fd("nv_ioctl_export_to_dma_buf_fd_t", "fd", "nv_dma_buf_export()", "-1 asks for a new dma-buf, whose fd comes back"),
+    _fd(
+        "nv_ioctl_export_to_dma_buf_fd_t", "fd", "nv_dma_buf_export()", "-1 asks for a new dma-buf, whose fd comes back"
+    ),
     _fd("nv_ioctl_export_to_dma_buf_fd", "fd", "nv_dma_buf_export()", "-1 asks for a new dma-buf, whose fd comes back"),
     # Classes.
     _fd("NV0005_ALLOC_PARAMETERS", "data", f"eventapiConstruct_IMPL(), {_EVENT}", "an fd for NV01_EVENT_OS_EVENT"),
@@ -73,7 +75,9 @@ CURATED: tuple[Known, ...] = (
     Known("NV_CHANNELGPFIFO_ALLOCATION_PARAMETERS", "ProcessID", "pid", "kchannelConstruct_IMPL()"),
     Known("NV_CHANNELGPFIFO_ALLOCATION_PARAMETERS", "SubProcessID", "pid", "kchannelConstruct_IMPL()"),
     Known("NV0000_ALLOC_PARAMETERS", "processID", "pid", "rmclientConstruct_IMPL()", "the driver fills it in itself"),
-    Known("NV0000_ALLOC_PARAMETERS", "pOsPidInfo", "host-address", "rmclientConstruct_IMPL()", "the kernel's own, for GSP"),
+    Known(
+        "NV0000_ALLOC_PARAMETERS", "pOsPidInfo", "host-address", "rmclientConstruct_IMPL()", "the kernel's own, for GSP"
+    ),
     # Controls.
     _fd("NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS", "fd", "cliresCtrlCmdOsUnixExportObjectToFd_IMPL()"),
     _fd("NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS", "fd", "cliresCtrlCmdOsUnixImportObjectFromFd_IMPL()"),
@@ -81,25 +85,52 @@ CURATED: tuple[Known, ...] = (
     _fd("NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS", "fd", "cliresCtrlCmdOsUnixExportObjectsToFd_IMPL()"),
     _fd("NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", "fd", "cliresCtrlCmdOsUnixImportObjectsFromFd_IMPL()"),
     _fd("NV0000_CTRL_OS_UNIX_CREATE_EXPORT_OBJECT_FD_PARAMS", "fd", "cliresCtrlCmdOsUnixCreateExportObjectFd_IMPL()"),
-    _fd("NV0000_CTRL_OS_UNIX_GET_CONTROL_FILE_DESCRIPTOR_PARAMS", "fd", "no consumer in the open driver: its number has no method"),
+    _fd(
+        "NV0000_CTRL_OS_UNIX_GET_CONTROL_FILE_DESCRIPTOR_PARAMS",
+        "fd",
+        "no consumer in the open driver: its number has no method",
+    ),
     _fd("NV2080_CTRL_DMABUF_EXPORT_MEM_PARAMS", "fd", "no consumer in the open driver: its number has no method"),
     _fd("NV0000_CTRL_CLIENT_SUBSCRIBE_TO_IMEX_CHANNEL_PARAMS", "devDescriptor", "osImexChannelGet()"),
     _fd("NV00FD_CTRL_ATTACH_GPU_PARAMS", "devDescriptor", "RmGetDeviceFd(), nv_get_file_private()"),
     _fd("NV00E0_CTRL_EXPORT_MEM_PARAMS", "devDescriptor", "RmGetDeviceFd(), nv_get_file_private()"),
     _fd("NV00FD_CTRL_REGISTER_EVENT_PARAMS", "pOsEvent", f"memorymulticastfabricCtrlRegisterEvent_IMPL(), {_EVENT}"),
-    _fd("NV_SEMAPHORE_SURFACE_CTRL_REGISTER_WAITER_PARAMS", "notificationHandle", f"semsurfCtrlCmdRegisterWaiter_IMPL(), {_EVENT}"),
+    _fd(
+        "NV_SEMAPHORE_SURFACE_CTRL_REGISTER_WAITER_PARAMS",
+        "notificationHandle",
+        f"semsurfCtrlCmdRegisterWaiter_IMPL(), {_EVENT}",
+    ),
     _fd(
         "NV_SEMAPHORE_SURFACE_CTRL_UNREGISTER_WAITER_PARAMS",
         "notificationHandle",
         f"semsurfCtrlCmdUnregisterWaiter_IMPL(), {_EVENT}",
     ),
-    Known("NV0000_CTRL_GPUACCT_GET_ACCOUNTING_STATE_PARAMS", "pid", "pid", "cliresCtrlCmdGpuAcctGetAccountingState_IMPL()"),
-    Known("NV2080_CTRL_GPU_GET_PIDS_PARAMS", "pidTbl", "pid", "subdeviceCtrlCmdGpuGetPids_IMPL()", "the host's pids, out"),
+    Known(
+        "NV0000_CTRL_GPUACCT_GET_ACCOUNTING_STATE_PARAMS", "pid", "pid", "cliresCtrlCmdGpuAcctGetAccountingState_IMPL()"
+    ),
+    Known(
+        "NV2080_CTRL_GPU_GET_PIDS_PARAMS", "pidTbl", "pid", "subdeviceCtrlCmdGpuGetPids_IMPL()", "the host's pids, out"
+    ),
     Known("NV2080_CTRL_GPU_GET_PID_INFO_PARAMS", "pidInfoList[].pid", "pid", "subdeviceCtrlCmdGpuGetPidInfo_IMPL()"),
     *(Known(_UTIL_STRUCT, f"samples[].{e}.subProcessID", "pid", _UTIL, "a vGPU guest's, out") for e in _ENGINES),
-    *(Known(_UTIL_STRUCT, f"samples[].{e}.pOsPidInfo", "host-address", _UTIL, "cleared before it is copied out") for e in _ENGINES),
-    Known("NV2080_CTRL_GR_CTXSW_ZCULL_BIND_PARAMS", "vMemPtr", "none", "rpcCtrlGrCtxswZcullBind_v1A_0E()", "a GPU virtual address"),
-    Known("NVB0CC_CTRL_PMA_STREAM_UPDATE_GET_PUT_PARAMS", "putPtr", "none", "profilerBaseCtrlCmdPmaStreamUpdateGetPut()", "an offset, out"),
+    *(
+        Known(_UTIL_STRUCT, f"samples[].{e}.pOsPidInfo", "host-address", _UTIL, "cleared before it is copied out")
+        for e in _ENGINES
+    ),
+    Known(
+        "NV2080_CTRL_GR_CTXSW_ZCULL_BIND_PARAMS",
+        "vMemPtr",
+        "none",
+        "rpcCtrlGrCtxswZcullBind_v1A_0E()",
+        "a GPU virtual address",
+    ),
+    Known(
+        "NVB0CC_CTRL_PMA_STREAM_UPDATE_GET_PUT_PARAMS",
+        "putPtr",
+        "none",
+        "profilerBaseCtrlCmdPmaStreamUpdateGetPut()",
+        "an offset, out",
+    ),
     # UVM.
     _fd("UVM_REGISTER_GPU_PARAMS", "rmCtrlFd", "uvm_api_register_gpu()"),
     _fd("UVM_REGISTER_GPU_VASPACE_PARAMS", "rmCtrlFd", "uvm_api_register_gpu_va_space()"),

@@ -71,7 +71,11 @@ class CheckReport:
     def summary(self) -> str:
         """The one line at the end."""
         same, different = self.count("same"), self.count("different")
-        parts = [f"{same + different} of {len(self.releases)} releases compared", f"{same} same", f"{different} different"]
+        parts = [
+            f"{same + different} of {len(self.releases)} releases compared",
+            f"{same} same",
+            f"{different} different",
+        ]
         return f"{parts[0]}: {parts[1]}, {parts[2]}; {self.count('not-checkable')} not checkable"
 
     def as_json(self) -> dict[str, Any]:
@@ -137,7 +141,9 @@ def check_release(release: Release, listed: str) -> CheckedRelease:
         for path, why in simple_struct_carriers(release, rule.name, row.struct):
             detail = f"{rule.name} passes it through untranslated: {why}"
             name = f"{row.struct}.{path}" if path else row.struct
-            found.append(Finding("field-retyped", name, detail, None, why, "fd-gained" if "fd" in why else "pointer-gained"))
+            found.append(
+                Finding("field-retyped", name, detail, None, why, "fd-gained" if "fd" in why else "pointer-gained")
+            )
     for name in passed:
         if name not in release.structs:
             found.append(_no_struct(release, name, None))

@@ -62,10 +62,11 @@ CLASSES = {
     "type-changed": "sign, kind or shape of a member changed",
     "grew": "a record is larger",
     "shrank": "a record is smaller",
+    "replaced": "a member is new where others were",
     "removed": "a name is gone",
     "renamed": "the same thing under another name",
     "added": "a name is new",
-    "added-in-padding": "a member is new where padding was; no size and no offset changed",
+    "added-in-padding": "a member is new where padding was, or beside a union's others; no size and no offset changed",
     "cosmetic": "another spelling of the same type",
 }
 """Class -> what it means, the gravest first. Findings are listed in this order within a name."""
@@ -152,7 +153,7 @@ def verdict(findings: Iterable[Finding]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A member of a record, flattened: scalars and arrays at any depth, and unions for their size."""
+    """A member of a record, flattened: scalars and arrays at any depth, and unions and their members for their size."""
 
     path: str
     key: str
@@ -179,7 +180,7 @@ def entries(layout: Layout, prefix: str = "", key: str = "", base: int = 0, in_u
             continue
         if field.dims or not record.fields:
             yield Entry(path, own_key, offset, field, in_union)
-        elif record.kind == "union" and not anonymous:
+        elif not anonymous and (in_union or record.kind == "union"):
             yield Entry(path, own_key, offset, field, True)
         below = "[]" * len(field.dims) + "."
         yield from entries(record, path + below, own_key + ("" if anonymous else below), offset, in_union)
@@ -219,10 +220,13 @@ def compare_layouts(
     for old in lost.values():
         class_ = _gained(old, fds, "lost") or "removed"
         found.append(Finding("field-removed", f"{name}.{old.path}", _describe(old), old.field.type, None, class_))
-    undisturbed = same_size and not any(f.kind in ("field-moved", "field-resized", "field-removed") for f in found)
+    disturbing = ("field-moved", "field-resized", "field-removed")
+    undisturbed = same_size and not any(f.kind in disturbing and f.class_ != "union-grown" for f in found)
     for entry in new.values():
         fits = undisturbed and (entry.in_union or _in_padding(entry, before.values()))
-        class_ = _gained(entry, fds, "gained") or ("added-in-padding" if fits else "grew" if not same_size else "type-changed")
+        class_ = _gained(entry, fds, "gained") or (
+            "added-in-padding" if fits else "grew" if not same_size else "replaced"
+        )
         found.append(Finding("field-added", f"{name}.{entry.path}", _describe(entry), None, entry.field.type, class_))
     if not found and ours.align != theirs.align:
         detail = f"aligned to {ours.align} bytes, then to {theirs.align}"
@@ -244,10 +248,14 @@ def _compare_field(
         yield Finding("field-resized", full, detail, a.size, b.size, class_)
     if moved:
         class_ = "resized-and-moved" if resized else "moved-same-size" if same_size else "moved"
-        yield Finding("field-moved", full, f"{_typed(b)}: offset {old.offset}, then {new.offset}", old.offset, new.offset, class_)
+        yield Finding(
+            "field-moved", full, f"{_typed(b)}: offset {old.offset}, then {new.offset}", old.offset, new.offset, class_
+        )
     detail = f"{_typed(a)}, then {_typed(b)}, at offset {new.offset}"
     if (a.base == "ptr") != (b.base == "ptr"):
-        yield Finding("field-retyped", full, detail, a.type, b.type, "pointer-gained" if b.base == "ptr" else "pointer-lost")
+        yield Finding(
+            "field-retyped", full, detail, a.type, b.type, "pointer-gained" if b.base == "ptr" else "pointer-lost"
+        )
     elif a.base[0] != b.base[0] or (not resized and (a.base != b.base or a.dims != b.dims)):
         yield Finding("field-retyped", full, detail, _typed(a), _typed(b), "type-changed")
     elif a.type != b.type and not resized and spelling and not (a.type.startswith("<") and b.type.startswith("<")):
@@ -299,10 +307,10 @@ def compare_constants(base: Release, following: Release, names: Collection[str])
         command = _is_command(name, following if new is not None else base)
         if old is None:
             class_, detail = "added", f"{name} = {_number(new)}"
-            others = before.get(new, []) if command else []
-            if others:
+            others = before.get(new, []) if command and new is not None else []
+            if others and new is not None:
                 class_, detail = _reuse(name, others, new, base, following)
-            elif command and in_window(new):
+            elif command and new is not None and in_window(new):
                 class_, detail = "window-entered", f"{detail}: nvproxy passes it through unseen"
             found.append(Finding("constant-added", name, detail, None, new, class_))
         elif new is None:

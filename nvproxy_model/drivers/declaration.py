@@ -49,7 +49,9 @@ def declaration(layout: Layout) -> str:
     lines.append(f'static_assert(sizeof({subject}) == {layout.size}, "size of {layout.name}");')
     for field in layout.fields:
         if not field.name.startswith("<") and ":" not in field.type:
-            lines.append(f'static_assert(offsetof({subject}, {field.name}) == {field.offset}, "offset of {field.name}");')
+            lines.append(
+                f'static_assert(offsetof({subject}, {field.name}) == {field.offset}, "offset of {field.name}");'
+            )
     return "\n".join(lines) + "\n"
 
 

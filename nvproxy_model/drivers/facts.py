@@ -114,7 +114,9 @@ class Facts:
     def _position(self, version: str) -> int:
         index = self._index.get(version)
         if index is None:
-            raise UnknownDriverVersion(f"{version}: not a recorded release; nearest: {', '.join(nearest_names(version, self.versions))}")
+            raise UnknownDriverVersion(
+                f"{version}: not a recorded release; nearest: {', '.join(nearest_names(version, self.versions))}"
+            )
         return index
 
     @cached_property

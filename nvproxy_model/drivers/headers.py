@@ -18,7 +18,17 @@ from nvproxy_model.layout import Field, Layout
 if TYPE_CHECKING:
     from clang.cindex import Cursor, TranslationUnit, Type
 
-__all__ = ["ABI_DIRECTORIES", "EMBEDDED", "EXTRACTION", "Wanted", "closure", "extract", "prepare", "roots", "scan_includes"]
+__all__ = [
+    "ABI_DIRECTORIES",
+    "EMBEDDED",
+    "EXTRACTION",
+    "Wanted",
+    "closure",
+    "extract",
+    "prepare",
+    "roots",
+    "scan_includes",
+]
 
 EXTRACTION = "1"
 """Raise this when the same headers would yield other facts: it is part of every cache key."""
@@ -28,7 +38,16 @@ UNIX = "src/nvidia/arch/nvalloc/unix/include"
 KERNEL = "kernel-open/common/inc"
 UVM = "kernel-open/nvidia-uvm"
 MODESET = "src/nvidia-modeset/interface"
-INCLUDE_PATH = (SDK, UNIX, "src/common/shared/inc", KERNEL, UVM, MODESET, "src/common/unix/common/inc", "src/common/inc")
+INCLUDE_PATH = (
+    SDK,
+    UNIX,
+    "src/common/shared/inc",
+    KERNEL,
+    UVM,
+    MODESET,
+    "src/common/unix/common/inc",
+    "src/common/inc",
+)
 EMBEDDED = "src/nvidia/src/kernel/rmapi/embedded_param_copy.c"
 
 ABI_DIRECTORIES = INCLUDE_PATH
@@ -121,7 +140,7 @@ def closure(
         for path, names in includes(batch).items():
             own = path.rpartition("/")[0]
             for quoted, name in names:
-                for directory in ((own, *INCLUDE_PATH) if quoted else INCLUDE_PATH):
+                for directory in (own, *INCLUDE_PATH) if quoted else INCLUDE_PATH:
                     candidate = f"{directory}/{name}"
                     if candidate in known:
                         fresh.add(candidate)
@@ -169,7 +188,11 @@ def extract(files: Mapping[str, bytes], wanted: Wanted | None = None) -> Release
     """
     headers = {path: text for path, text in files.items() if path.endswith(".h")}
     starts = roots(headers, wanted is None or wanted.modeset)
-    probe = _Probe(starts, _macro_names(headers), ()) if wanted is None else _Probe(starts, wanted.constants, wanted.structs)
+    probe = (
+        _Probe(starts, _macro_names(headers), ())
+        if wanted is None
+        else _Probe(starts, wanted.constants, wanted.structs)
+    )
     unit = _parse(probe.text, headers)
     bad = probe.check(unit)
     walk = _Walk()
@@ -277,7 +300,9 @@ class _Probe:
                     if pointee.get_size() >= 0:
                         types.setdefault(self.structs[line], pointee)
         # "struct X" is refused where X is the tag of a union, which no release has without a typedef.
-        unions = {name for line, name in self.structs.items() if line in bad and line - 1 in self.structs} - types.keys()
+        unions = {
+            name for line, name in self.structs.items() if line in bad and line - 1 in self.structs
+        } - types.keys()
         if unions:
             for cursor in unit.cursor.get_children():
                 if cursor.kind == CursorKind.UNION_DECL and cursor.spelling in unions and cursor.is_definition():
@@ -444,7 +469,15 @@ def _base(type_: Type) -> str:
     bits = 8 * canonical.get_size()
     if kind in (TypeKind.HALF, TypeKind.FLOAT, TypeKind.DOUBLE, TypeKind.LONGDOUBLE, TypeKind.FLOAT128):
         return f"f{bits}"
-    signed = {TypeKind.CHAR_S, TypeKind.SCHAR, TypeKind.SHORT, TypeKind.INT, TypeKind.LONG, TypeKind.LONGLONG, TypeKind.INT128}
+    signed = {
+        TypeKind.CHAR_S,
+        TypeKind.SCHAR,
+        TypeKind.SHORT,
+        TypeKind.INT,
+        TypeKind.LONG,
+        TypeKind.LONGLONG,
+        TypeKind.INT128,
+    }
     return f"{'s' if kind in signed else 'u'}{bits}"
 
 

@@ -83,7 +83,9 @@ def label(state: int) -> str:
     return text
 
 
-def select(versions: Sequence[str], parent: Callable[[str], str | None], since: str | None, branch: str | None) -> list[str]:
+def select(
+    versions: Sequence[str], parent: Callable[[str], str | None], since: str | None, branch: str | None
+) -> list[str]:
     """The releases asked for: ``since`` and what descends from it; a ``branch`` is a release with its ancestors, or all
     releases whose name begins with it (570)."""
     chosen = list(versions)
@@ -92,7 +94,9 @@ def select(versions: Sequence[str], parent: Callable[[str], str | None], since: 
             line = set(_line(branch, parent))
             chosen = [version for version in chosen if version in line]
         else:
-            chosen = [version for version in chosen if version == branch or version.startswith(branch.rstrip(".") + ".")]
+            chosen = [
+                version for version in chosen if version == branch or version.startswith(branch.rstrip(".") + ".")
+            ]
     if since is not None:
         chosen = [version for version in chosen if since in set(_line(version, parent))]
     return chosen
@@ -107,7 +111,9 @@ def _line(version: str, parent: Callable[[str], str | None]) -> Iterator[str]:
         at = parent(at)
 
 
-def follow(query: Query, releases: Iterable[Release], parent: Callable[[str], str | None], known: Iterable[str]) -> History:
+def follow(
+    query: Query, releases: Iterable[Release], parent: Callable[[str], str | None], known: Iterable[str]
+) -> History:
     """Follow one query over releases, a parent before its children. ``known`` are the names that a number may have; all
     constants of a release if it is empty."""
     numbered = frozenset(known)

@@ -137,7 +137,9 @@ class _Parser:
         self._process.join()
 
 
-def _parse(source: Source, jobs: Mapping[str, tuple[str, dict[str, str]]], wanted: Wanted | None) -> Iterator[tuple[str, bytes]]:
+def _parse(
+    source: Source, jobs: Mapping[str, tuple[str, dict[str, str]]], wanted: Wanted | None
+) -> Iterator[tuple[str, bytes]]:
     """(key, packed release as JSON) as they are done."""
     queue = list(jobs)
     queue.reverse()
@@ -165,7 +167,9 @@ def _parse(source: Source, jobs: Mapping[str, tuple[str, dict[str, str]]], wante
                     verdict, _, answer = ready.recv_bytes().partition(b"\n")
                 except (EOFError, OSError):
                     limits = f"{CPU_SECONDS} s of processor time, {MEMORY >> 30} GiB"
-                    raise SourceError(_located(source, version, f"the parser gave up on its headers (limits: {limits})")) from None
+                    raise SourceError(
+                        _located(source, version, f"the parser gave up on its headers (limits: {limits})")
+                    ) from None
                 if verdict != b"release":
                     raise SourceError(_located(source, version, answer.decode("utf-8", "replace")))
                 idle.append(parser)

@@ -12,6 +12,7 @@ from nvproxy_model.layout import Field, Layout
 
 __all__ = ["LayoutTable", "LazyMapping", "Release", "control_struct", "natural", "pack_release", "unpack_release"]
 
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """The ABI headers of one driver release.

@@ -56,12 +56,18 @@ class Objects:
         self.path = path
         git = shutil.which("git")
         if git is None:
-            raise SourceError(f"{path}: a git repository, and there is no git on this machine; name a directory or an archive")
+            raise SourceError(
+                f"{path}: a git repository, and there is no git on this machine; name a directory or an archive"
+            )
         self._git = git
         if (directory / "shallow").exists():
-            raise SourceError(f"{path}: a shallow clone: its tags and their ancestry are cut off (git fetch --unshallow --tags)")
+            raise SourceError(
+                f"{path}: a shallow clone: its tags and their ancestry are cut off (git fetch --unshallow --tags)"
+            )
         if (directory / "reftable").exists():
-            raise SourceError(f"{path}: refs in reftable format are not supported (git refs migrate --ref-format=files)")
+            raise SourceError(
+                f"{path}: refs in reftable format are not supported (git refs migrate --ref-format=files)"
+            )
         self._home = tempfile.TemporaryDirectory(prefix="nvproxy-model-git-")
         home = Path(self._home.name)
         (home / "HEAD").write_text("ref: refs/heads/none\n")
@@ -129,14 +135,20 @@ class Objects:
                     yield line.decode("utf-8", "surrogateescape").rstrip("\n")
                 complaint = process.stderr.read(4096).decode("utf-8", "replace").strip()
             if process.returncode:
-                raise SourceError(f"{self.path}: git {arguments[0]}: {complaint.splitlines()[0] if complaint else process.returncode}")
+                raise SourceError(
+                    f"{self.path}: git {arguments[0]}: {complaint.splitlines()[0] if complaint else process.returncode}"
+                )
 
     def check(self, names: Iterable[str]) -> Iterator[tuple[str, str] | None]:
         """(object id, type) of each name, or None for one that is not there."""
         names = list(names)
-        for line in self.run("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=names, limit=len(names) + 1):
+        for line in self.run(
+            "cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=names, limit=len(names) + 1
+        ):
             oid, _, kind = line.partition(" ")
-            yield (oid, kind) if _HEX.fullmatch(oid) and kind.isalpha() and kind not in ("missing", "ambiguous") else None
+            yield (
+                (oid, kind) if _HEX.fullmatch(oid) and kind.isalpha() and kind not in ("missing", "ambiguous") else None
+            )
 
     def read(self, oids: Iterable[str], kind: str, limit: int = MAX_HEADER) -> dict[str, bytes]:
         """Contents of objects of one kind, each verified against its id."""
@@ -238,23 +250,25 @@ class RepositorySource(Source):
                 named.setdefault(commit, []).append(tag)
         above: dict[str, list[str]] = {}
         order: list[str] = []
-        for line in self._objects.run("rev-list", "--topo-order", "--parents", "--stdin", stdin=named, limit=MAX_COMMITS):
+        for line in self._objects.run(
+            "rev-list", "--topo-order", "--parents", "--stdin", stdin=named, limit=MAX_COMMITS
+        ):
             commit, *parents = line.split()
             above[commit] = parents
             order.append(commit)
         nearest: dict[str, str | None] = {}
         own: dict[str, str | None] = {}
         for commit in reversed(order):
-            inherited = next((tag for p in above[commit] if (tag := nearest.get(p)) is not None), None)
-            for tag in sorted(named.get(commit, ()), key=natural):
-                own[tag] = inherited
-                inherited = tag
+            inherited: str | None = next((tag for p in above[commit] if (tag := nearest.get(p)) is not None), None)
+            for name in sorted(named.get(commit, ()), key=natural):
+                own[name] = inherited
+                inherited = name
             nearest[commit] = inherited
         children: dict[str | None, list[str]] = {}
         for tag, parent in own.items():
             children.setdefault(parent, []).append(tag)
         self._parents = {}
-        stack = sorted(children.get(None, ()), key=natural, reverse=True)
+        stack: list[str] = sorted(children.get(None, ()), key=natural, reverse=True)
         while stack:
             tag = stack.pop()
             self._parents[tag] = own[tag]

@@ -58,7 +58,7 @@ class Source(ABC):
         """The nearest release that this one descends from, or None where the source cannot tell."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most sources hold nothing
         """Release processes and temporary files."""
 
     def __enter__(self) -> Source:
@@ -71,7 +71,9 @@ class Source(ABC):
         """One release, parsed now or taken from the cache. Raises SourceError."""
         return next(self.releases([version], wanted, cache=cache))
 
-    def releases(self, versions: Iterable[str], wanted: Wanted | None = None, *, cache: bool = True) -> Iterator[Release]:
+    def releases(
+        self, versions: Iterable[str], wanted: Wanted | None = None, *, cache: bool = True
+    ) -> Iterator[Release]:
         """Releases in the order asked for, parsed by as many processes as there are processors. Raises SourceError."""
         from nvproxy_model.drivers.parsing import parse_releases
 

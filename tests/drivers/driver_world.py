@@ -58,7 +58,12 @@ def git(repository: Path, *arguments: str, **environment: str) -> str:
         "GIT_CONFIG_NOSYSTEM": "1",
     }
     done = subprocess.run(
-        ["git", *arguments], cwd=repository, env={**os.environ, **identity, **environment}, capture_output=True, text=True, check=True
+        ["git", *arguments],
+        cwd=repository,
+        env={**os.environ, **identity, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip()
 
@@ -80,7 +85,9 @@ def repository(root: Path, releases: Mapping[str, Mapping[str, str]], parents: M
     return root
 
 
-def archive(path: Path, files: Mapping[str, str | bytes], prefix: str = "open-gpu-kernel-modules/", mode: str = "w:gz") -> Path:
+def archive(
+    path: Path, files: Mapping[str, str | bytes], prefix: str = "open-gpu-kernel-modules/", mode: str = "w:gz"
+) -> Path:
     """A tar archive of a tree."""
     with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
         for name, content in files.items():

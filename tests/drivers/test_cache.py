@@ -9,14 +9,13 @@ import stat
 from pathlib import Path
 
 import pytest
+from driver_world import tree, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvproxy_model.drivers import cache as cache_module
 from nvproxy_model.drivers.cache import Cache, cache_directory
 from nvproxy_model.drivers.sources import open_source
-
-from driver_world import tree, write
 
 KEY, OTHER = hashlib.sha256(b"1").hexdigest(), hashlib.sha256(b"2").hexdigest()
 
@@ -108,7 +107,9 @@ def test_two_processes_share_it(tmp_path: Path) -> None:
     assert {path.name[0] == "." for path in (tmp_path / "c").iterdir()} == {False}
 
 
-def test_a_source_reads_through_it_and_rebuilds_what_is_corrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_reads_through_it_and_rebuilds_what_is_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NVPROXY_CACHE_DIR", str(tmp_path / "c"))
     path = write(tmp_path / "t", tree("typedef struct { NvU32 a; } S;\n#define N 3\n", "1.1"))
     for damage in (False, True, False):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import tinygrad_tables
 
 from nvproxy_model import versions
 from nvproxy_model.drivers import carriers, facts, model
@@ -17,8 +18,6 @@ from nvproxy_model.drivers.check import CheckReport, check_release, model_releas
 from nvproxy_model.drivers.placement import adopted
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Layout
-
-import tinygrad_tables
 
 FACTS = facts.load()
 LISTED = [version for version in versions.load() if version in FACTS]
@@ -64,7 +63,9 @@ def test_a_missing_struct_and_a_misspelt_name_are_found() -> None:
 
 
 def test_a_wrong_number_and_a_missing_one_are_found() -> None:
-    wrong = altered(RELEASE, constants={"NV_ESC_RM_CONTROL": 0x2B, "NV_EVENT_BUFFER": None, "NV_ERR_INVALID_CLASS": 0x21})
+    wrong = altered(
+        RELEASE, constants={"NV_ESC_RM_CONTROL": 0x2B, "NV_EVENT_BUFFER": None, "NV_ERR_INVALID_CLASS": 0x21}
+    )
     assert findings(wrong) == [
         ("constant-changed", "NV_ERR_INVALID_CLASS"),
         ("constant-changed", "NV_ESC_RM_CONTROL"),
@@ -85,12 +86,18 @@ def test_a_moved_field_is_found_and_another_spelling_is_not() -> None:
 
 
 def passed_by_name() -> str:
-    return next(r.struct for r in model.rows("580.105.08") if r.struct and r.struct not in model.used_structs("580.105.08"))
+    return next(
+        r.struct for r in model.rows("580.105.08") if r.struct and r.struct not in model.used_structs("580.105.08")
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "type_", "base", "kind"),
-    [("x", "NvP64", "ptr", "pointer-gained"), ("x", "NvU8 *", "ptr", "pointer-gained"), ("shareFd", "NvS32", "s32", "fd-gained")],
+    [
+        ("x", "NvP64", "ptr", "pointer-gained"),
+        ("x", "NvU8 *", "ptr", "pointer-gained"),
+        ("shareFd", "NvS32", "s32", "fd-gained"),
+    ],
 )
 def test_a_struct_passed_by_name_may_hold_no_pointer_and_no_fd(name: str, type_: str, base: str, kind: str) -> None:
     struct = passed_by_name()
@@ -157,7 +164,9 @@ def test_deleting_any_curated_entry_of_an_admitted_struct_fails_the_audit(monkey
         del table[entry.struct, entry.path]
         with monkeypatch.context() as patch:
             patch.setattr(carriers, "_CURATED", table)
-            if not any(a.problem for v in ("535.104.05", "580.105.08", "590.48.01") for a in audit_release(FACTS.release(v), v)):
+            if not any(
+                a.problem for v in ("535.104.05", "580.105.08", "590.48.01") for a in audit_release(FACTS.release(v), v)
+            ):
                 survived.append((entry.struct, entry.path))
     assert survived == []
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from driver_world import TYPES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvproxy_model.drivers.compare import CLASSES, KINDS, Comparison, compare_layouts, compare_releases, entries, verdict
+from nvproxy_model.drivers.compare import (
+    CLASSES,
+    KINDS,
+    Comparison,
+    compare_layouts,
+    compare_releases,
+    entries,
+    verdict,
+)
 from nvproxy_model.drivers.headers import SDK, extract
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Field, Layout
-
-from driver_world import TYPES
 
 
 def release(text: str, control: str = "") -> Release:
@@ -19,7 +26,9 @@ def release(text: str, control: str = "") -> Release:
     return extract({path: content.encode() for path, content in files.items() if content})
 
 
-def changes(base: str, following: str, control: tuple[str, str] = ("", "")) -> list[tuple[str, str, str, object, object]]:
+def changes(
+    base: str, following: str, control: tuple[str, str] = ("", "")
+) -> list[tuple[str, str, str, object, object]]:
     compared = compare_releases(release(base, control[0]), release(following, control[1]), fds={"S": {"notify"}})
     return [(f.kind, f.class_, f.name, f.base, f.next) for f in compared.findings]
 
@@ -64,24 +73,40 @@ CASES = {
             ("field-moved", "resized-and-moved", "S.b", 1, 2),
             ("field-resized", "resized-and-moved", "S.c", 6, 4),
             ("field-moved", "resized-and-moved", "S.c", 2, 4),
-            ("field-added", "type-changed", "S.x", None, "NvU8"),
+            ("field-added", "replaced", "S.x", None, "NvU8"),
         ],
     ),
     "renamed": ("NvU32 a; NvU8 t;", "NvU32 a; NvU8 u;", [("field-renamed", "renamed", "S.u", "t", "u")]),
     "pointer gained": ("NvU64 a;", "NvP64 a;", [("field-retyped", "pointer-gained", "S.a", "NvU64", "NvP64")]),
-    "pointer lost": ("NvP64 a; NvU64 b;", "NvU64 a; NvU64 b;", [("field-retyped", "pointer-lost", "S.a", "NvP64", "NvU64")]),
-    "pointer removed": ("NvP64 a; NvU64 b[1];", "NvU64 b[2];", [
-        ("field-resized", "resized-and-moved", "S.b", 8, 16),
-        ("field-moved", "resized-and-moved", "S.b", 8, 0),
-        ("field-removed", "pointer-lost", "S.a", "NvP64", None),
-    ]),
-    "fd gained": ("NvU64 a;", "NvU64 a; NvU64 notify;", [
-        ("size-changed", "grew", "S", 8, 16),
-        ("field-added", "fd-gained", "S.notify", None, "NvU64"),
-    ]),
+    "pointer lost": (
+        "NvP64 a; NvU64 b;",
+        "NvU64 a; NvU64 b;",
+        [("field-retyped", "pointer-lost", "S.a", "NvP64", "NvU64")],
+    ),
+    "pointer removed": (
+        "NvP64 a; NvU64 b[1];",
+        "NvU64 b[2];",
+        [
+            ("field-resized", "resized-and-moved", "S.b", 8, 16),
+            ("field-moved", "resized-and-moved", "S.b", 8, 0),
+            ("field-removed", "pointer-lost", "S.a", "NvP64", None),
+        ],
+    ),
+    "fd gained": (
+        "NvU64 a;",
+        "NvU64 a; NvU64 notify;",
+        [
+            ("size-changed", "grew", "S", 8, 16),
+            ("field-added", "fd-gained", "S.notify", None, "NvU64"),
+        ],
+    ),
     "sign": ("NvU32 a;", "NvS32 a;", [("field-retyped", "type-changed", "S.a", "NvU32", "NvS32")]),
     "shape": ("NvU8 a[4][2];", "NvU8 a[8];", [("field-retyped", "type-changed", "S.a", "NvU8[4][2]", "NvU8[8]")]),
-    "bool in padding": ("NvU32 a; NvU64 b;", "NvU32 a; NvBool c; NvU64 b;", [("field-added", "added-in-padding", "S.c", None, "NvBool")]),
+    "bool in padding": (
+        "NvU32 a; NvU64 b;",
+        "NvU32 a; NvBool c; NvU64 b;",
+        [("field-added", "added-in-padding", "S.c", None, "NvBool")],
+    ),
     "union member grown": (
         "NvU32 k; union { NvU8 x[4]; NvU8 y[16]; } u;",
         "NvU32 k; union { NvU8 x[8]; NvU8 y[16]; } u;",
@@ -96,13 +121,17 @@ CASES = {
             ("field-added", "grew", "S.u.z", None, "NvU8"),
         ],
     ),
-    "moved into an anonymous union": ("NvS32 x;", "union { NvS32 x, y; };", [("field-added", "added-in-padding", "S.<union@0>.y", None, "NvS32")]),
+    "moved into an anonymous union": (
+        "NvS32 x;",
+        "union { NvS32 x, y; };",
+        [("field-added", "added-in-padding", "S.<union@0>.y", None, "NvS32")],
+    ),
     "anonymous union of other members": (
         "union { int a; float b; };",
         "union { int a; unsigned c; };",
         [
             ("field-removed", "removed", "S.<union@0>.b", "float", None),
-            ("field-added", "type-changed", "S.<union@0>.c", None, "unsigned int"),
+            ("field-added", "replaced", "S.<union@0>.c", None, "unsigned int"),
         ],
     ),
     "anonymous union moved": (
@@ -155,7 +184,11 @@ PARAMS = "typedef struct { NvU32 a; NvU32 b; } %s;\n"
 @pytest.mark.parametrize(
     ("base", "following", "expected"),
     [
-        (command(A, 0x20801301), command(A, 0x20801302), [("constant-changed", "renumbered", A, 0x20801301, 0x20801302)]),
+        (
+            command(A, 0x20801301),
+            command(A, 0x20801302),
+            [("constant-changed", "renumbered", A, 0x20801301, 0x20801302)],
+        ),
         (
             command(A, 0x20801301) + command(B, 0x20801302),
             command(A, 0x20801302) + command(B, 0x20801303),
@@ -172,14 +205,26 @@ PARAMS = "typedef struct { NvU32 a; NvU32 b; } %s;\n"
                 ("constant-added", "number-reused", B, None, 0x20801301),
             ],
         ),
-        (command(A, 0x20801301), command(A, 0x20809301), [("constant-changed", "window-entered", A, 0x20801301, 0x20809301)]),
-        (command(A, 0x20809301), command(A, 0x20801301), [("constant-changed", "window-left", A, 0x20809301, 0x20801301)]),
+        (
+            command(A, 0x20801301),
+            command(A, 0x20809301),
+            [("constant-changed", "window-entered", A, 0x20801301, 0x20809301)],
+        ),
+        (
+            command(A, 0x20809301),
+            command(A, 0x20801301),
+            [("constant-changed", "window-left", A, 0x20809301, 0x20801301)],
+        ),
         ("", command(A, 0x20818001), [("constant-added", "window-entered", A, None, 0x20818001)]),
         ("", command(A, 0x20801301), [("constant-added", "added", A, None, 0x20801301)]),
         (command(A, 0x20801301), "", [("constant-removed", "removed", A, 0x20801301, None)]),
         ("#define LIMIT 4\n", "#define LIMIT 5\n", [("constant-changed", "renumbered", "LIMIT", 4, 5)]),
         ("enum E { ONE = 1 };", "enum E { ONE = 2 };", [("constant-changed", "enum-moved", "ONE", 1, 2)]),
-        ("#define MASK (-1)\n", "#define MASK 0xffffffffffffffff\n", [("constant-changed", "renumbered", "MASK", -1, 2**64 - 1)]),
+        (
+            "#define MASK (-1)\n",
+            "#define MASK 0xffffffffffffffff\n",
+            [("constant-changed", "renumbered", "MASK", -1, 2**64 - 1)],
+        ),
     ],
 )
 def test_changes_of_numbers(base: str, following: str, expected: list[object]) -> None:
@@ -238,7 +283,9 @@ def layout_of(rows: list[tuple[int, int]]) -> Layout:
 
 @settings(max_examples=150)
 @given(one=scalars(), other=scalars())
-def test_no_difference_is_silent_and_every_finding_is_well_formed(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+def test_no_difference_is_silent_and_every_finding_is_well_formed(
+    one: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
     a, b = layout_of(one), layout_of(other)
     found = compare_layouts("S", a, b)
     assert (found == []) == (a == b)

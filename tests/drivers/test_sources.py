@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from driver_world import archive, git, repository, tree, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,8 +22,14 @@ from nvproxy_model.drivers.release import Release
 from nvproxy_model.drivers.sources import open_source
 from nvproxy_model.errors import SourceError
 
-from driver_world import archive, git, repository, tree, write
-
+CONTROL = "#define NV0000_CTRL_CMD_X (0x101U) /* finn: | NV0000_CTRL_X_PARAMS_MESSAGE_ID */\n"
+EMBEDDED_LIST = """\
+NV_STATUS embeddedParamCopyIn(A *paramCopies, B *p) {
+    switch (c) {
+        case C: { RMAPI_PARAM_COPY_INIT(paramCopies[0], ((S*)x)->p, y); break; }
+    }
+}
+"""
 NVOS = "typedef struct { NvU32 a; NvP64 p; union { NvU8 x; NvU16 y; }; } S;\n#define N 7\n"
 
 
@@ -41,15 +48,17 @@ def refused(path: Path | str, *, version: str | None = None) -> str:
 
 
 def test_one_tree_is_the_same_from_every_kind_of_source(tmp_path: Path) -> None:
-    files = tree(NVOS, "1.2.3", ctrl__ctrl0000_h="#define NV0000_CTRL_CMD_X (0x101U) /* finn: | NV0000_CTRL_X_PARAMS_MESSAGE_ID */\n")
-    files[EMBEDDED] = "NV_STATUS embeddedParamCopyIn(A *paramCopies, B *p) {\n switch (c) {\n case C: { RMAPI_PARAM_COPY_INIT(paramCopies[0], ((S*)x)->p, y); break; } }\n}\n"
+    files = tree(NVOS, "1.2.3", ctrl__ctrl0000_h=CONTROL)
+    files[EMBEDDED] = EMBEDDED_LIST
     single = write(tmp_path / "any-name", files)
     write(tmp_path / "many" / "1.2.3", files)
     write(tmp_path / "many" / "1.2.4", tree(NVOS, "1.2.4"))
     repo = repository(tmp_path / "repo", {"1.2.3": files, "1.2.4": tree(NVOS)})
     git(repo, "clone", "-q", "--bare", ".", str(tmp_path / "bare"))
     places = [single, tmp_path / "many", repo, tmp_path / "bare"]
-    places += [archive(tmp_path / f"a{mode[2:] or '0'}.tar", files, mode=mode) for mode in ("w:", "w:gz", "w:bz2", "w:xz")]
+    places += [
+        archive(tmp_path / f"a{mode[2:] or '0'}.tar", files, mode=mode) for mode in ("w:", "w:gz", "w:bz2", "w:xz")
+    ]
     found = []
     for place in places:
         with open_source(place) as source:
@@ -346,6 +355,34 @@ def test_hostile_sources_are_one_line_errors(
     assert re.search(message, text), text
 
 
+HOSTILE_CONFIG = """\
+[core]
+    repositoryformatversion = 1
+    bare = false
+    fsmonitor = {script}
+    pager = {script}
+    hooksPath = {folder}
+    sshCommand = {script}
+    gitProxy = {script}
+    alternateRefsCommand = {script}
+    worktree = /
+    attributesFile = /dev/zero
+[extensions]
+    partialClone = origin
+    unheardOf = 1
+[remote "origin"]
+    url = ext::{script}
+    promisor = true
+    partialclonefilter = blob:none
+[include]
+    path = /dev/zero
+[filter "x"]
+    smudge = {script}
+[protocol "ext"]
+    allow = always
+"""
+
+
 def test_a_repository_executes_and_configures_nothing(tmp_path: Path) -> None:
     repo = repository(tmp_path / "r", {"1.1": tree("#define N 1"), "1.2": tree("#define N 2")})
     trap = tmp_path / "trap"
@@ -354,13 +391,7 @@ def test_a_repository_executes_and_configures_nothing(tmp_path: Path) -> None:
     script.chmod(0o755)
     for hook in ("post-checkout", "reference-transaction", "pre-auto-gc", "fsmonitor-watchman"):
         shutil.copy(script, repo / ".git" / "hooks" / hook)
-    (repo / ".git" / "config").write_text(
-        f"[core]\n\trepositoryformatversion = 1\n\tbare = false\n\tfsmonitor = {script}\n\tpager = {script}\n\thooksPath = {tmp_path}\n"
-        f"\tsshCommand = {script}\n\tgitProxy = {script}\n\talternateRefsCommand = {script}\n\tworktree = /\n\tattributesFile = /dev/zero\n"
-        f"[extensions]\n\tpartialClone = origin\n\tunheardOf = 1\n"
-        f'[remote "origin"]\n\turl = ext::{script}\n\tpromisor = true\n\tpartialclonefilter = blob:none\n'
-        f'[include]\n\tpath = /dev/zero\n[filter "x"]\n\tsmudge = {script}\n[protocol "ext"]\n\tallow = always\n'
-    )
+    (repo / ".git" / "config").write_text(HOSTILE_CONFIG.format(script=script, folder=tmp_path))
     (repo / ".gitattributes").write_text("* filter=x diff=x\n")
     with open_source(repo) as source:
         assert [release.constants["N"] for release in source.releases(["1.1", "1.2"])] == [1, 2]
@@ -371,7 +402,9 @@ def test_a_repository_executes_and_configures_nothing(tmp_path: Path) -> None:
 
 
 def test_grafts_and_replace_refs_change_nothing(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "r", {"1.1": tree("#define N 1"), "1.2": tree("#define N 2"), "1.3": tree("#define N 3")})
+    repo = repository(
+        tmp_path / "r", {"1.1": tree("#define N 1"), "1.2": tree("#define N 2"), "1.3": tree("#define N 3")}
+    )
     one, two, three = (git(repo, "rev-parse", v) for v in ("1.1", "1.2", "1.3"))
     git(repo, "replace", two, one)
     (repo / ".git" / "info").mkdir(exist_ok=True)
@@ -422,14 +455,17 @@ def test_the_parser_opens_no_file(tmp_path: Path) -> None:
     """A header that names a file of this machine finds nothing, although the file is there and readable."""
     secret = tmp_path / "secret.h"
     secret.write_text("#define N 99\n")
-    path = write(tmp_path / "t", tree(f'#if __has_include("{secret}")\n#include "{secret}"\n#endif\n#define M 1', "1.1"))
+    path = write(
+        tmp_path / "t", tree(f'#if __has_include("{secret}")\n#include "{secret}"\n#endif\n#define M 1', "1.1")
+    )
     with open_source(path) as source:
         try:
             release = source.release("1.1", Wanted(frozenset(), frozenset({"N", "M"})))
         except SourceError as error:
-            assert "file not found" in str(error)
+            message = str(error)
         else:
-            assert dict(release.constants) == {"M": 1}
+            message, found = "", dict(release.constants)
+    assert "file not found" in message or found == {"M": 1}
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
@@ -458,14 +494,18 @@ def test_damaged_archives_never_raise_anything_else(data: bytes, keep: int, flip
         damaged[flip % len(damaged)] ^= 0x55
     path = tmp_path / "a.tar"
     path.write_bytes(bytes(damaged))
+    message = ""
     try:
         with open_source(path) as source:
             assert source.versions
     except SourceError as error:
-        assert "\n" not in str(error)
+        message = str(error)
+    assert "\n" not in message
 
 
 def test_processes_are_gone_after_an_error(tmp_path: Path) -> None:
     refused(_bad_header(tmp_path))
-    children = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "comm="], capture_output=True, text=True, check=False).stdout
+    children = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "comm="], capture_output=True, text=True, check=False
+    ).stdout
     assert "git" not in children.split()

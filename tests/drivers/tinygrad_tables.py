@@ -23,9 +23,17 @@ def structs(source: str) -> dict[str, tuple[int, dict[str, int]]]:
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
             for line in node.body:
-                if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) and line.targets[0].id == "SIZE":
+                if (
+                    isinstance(line, ast.Assign)
+                    and isinstance(line.targets[0], ast.Name)
+                    and line.targets[0].id == "SIZE"
+                ):
                     sizes[node.name] = ast.literal_eval(line.value)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        elif (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Attribute)
+        ):
             call = node.value
             if call.func.attr == "register_fields" and isinstance(call.func.value, ast.Name):  # type: ignore[attr-defined]
                 rows = call.args[0]
@@ -48,16 +56,20 @@ def constants(source: str) -> dict[str, int]:
     """Names that are assigned an integer."""
     found: dict[str, int] = {}
     for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if isinstance(node.value, ast.Constant) and isinstance(node.value.value, int):
-                found[node.targets[0].id] = node.value.value
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, int):
+            name = node.targets[0]
+            if isinstance(name, ast.Name):
+                found[name.id] = node.value.value
     return found
 
 
 def read(wheel: Path) -> dict[str, tuple[dict[str, tuple[int, dict[str, int]]], dict[str, int]]]:
     """Release -> (structs, constants) of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
-        texts = {release: archive.read(f"tinygrad/runtime/autogen/{module}.py").decode() for module, release in RELEASES.items()}
+        texts = {
+            release: archive.read(f"tinygrad/runtime/autogen/{module}.py").decode()
+            for module, release in RELEASES.items()
+        }
     return {release: (structs(text), constants(text)) for release, text in texts.items()}
 
 
