@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvproxy_model.drivers.compare import CLASSES, Entry, Finding, entries
+from nvproxy_model.drivers.compare import CLASSES, Entry, Finding, compare_layouts, entries
 from nvproxy_model.drivers.heatmap import ABSENT, UNCHECKED, Change, HeatMap, Row
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.layout import Layout
@@ -24,7 +24,34 @@ __all__ = ["MAX_PAGE", "Side", "SideRow", "holes", "page", "picture", "side_by_s
 MAX_PAGE = 5 * 1000 * 1000
 """Bytes; a page over this is refused, for nobody's browser or mail takes it."""
 MAX_MEMBERS = 400
-_SHADES = 10
+
+PALETTE = {
+    "light": (
+        "#dfe5ee",
+        "#f5a742",
+        "#6fb1f0",
+        "#d88ad0",
+        "#f2dc57",
+        "#7fd0d6",
+        "#ee7e6c",
+        "#9d94ec",
+        "#c9a27a",
+        "#f4b3c2",
+    ),
+    "dark": (
+        "#333d4d",
+        "#9c5e0c",
+        "#2a6cae",
+        "#964690",
+        "#7a6a10",
+        "#1f6b71",
+        "#b04433",
+        "#6055be",
+        "#80592f",
+        "#a0506a",
+    ),
+}
+"""The first layout's colour, then those of later ones in turn: no green, which would look like a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +88,23 @@ def holes(layout: Layout, base: int = 0) -> Iterator[tuple[int, int]]:
         yield base + end, layout.size - end
 
 
-def _lines(layout: Layout) -> list[tuple[str, Side, Entry | None]]:
-    """Members and holes in order of offset, each with the key by which the two sides are matched."""
-    members = [
-        (entry.key, Side(entry.offset, entry.field.size, _type(entry), entry.path), entry) for entry in entries(layout)
-    ]
-    lines: list[tuple[str, Side, Entry | None]] = list(members)
-    for number, (offset, size) in enumerate(holes(layout)):
-        lines.append((f"<hole {number}>", Side(offset, size, "", "hole"), None))
-    return sorted(lines, key=lambda line: line[1].offset)  # stable: members of a union keep their order
+_Matched = tuple[str, Side, Entry | None]
+"""A line of one side, with the key by which it finds its other half; holes have no entry."""
+
+
+def _lines(layout: Layout) -> list[_Matched]:
+    """Members in the order of declaration, and holes where they are."""
+    lines: list[_Matched] = []
+    gaps = list(enumerate(holes(layout)))
+    for entry in entries(layout):
+        while gaps and not entry.in_union and gaps[0][1][0] < entry.offset:
+            lines.append(_hole(*gaps.pop(0)))
+        lines.append((entry.key, Side(entry.offset, entry.field.size, _type(entry), entry.path), entry))
+    return lines + [_hole(*gap) for gap in gaps]
+
+
+def _hole(number: int, place: tuple[int, int]) -> _Matched:
+    return f"<hole {number}>", Side(*place, "", "hole"), None
 
 
 def _type(entry: Entry) -> str:
@@ -101,9 +136,7 @@ def side_by_side(left: Layout | None, right: Layout) -> list[SideRow]:
     return rows
 
 
-def _renamed(
-    old: Sequence[tuple[str, Side, Entry | None]], new: Sequence[tuple[str, Side, Entry | None]]
-) -> dict[str, Side]:
+def _renamed(old: Sequence[_Matched], new: Sequence[_Matched]) -> dict[str, Side]:
     """Members of the same place, size and type under two names."""
     places = {(side.offset, side.size, side.type): side for _, side, entry in new if entry is not None}
     return {
@@ -113,11 +146,11 @@ def _renamed(
     }
 
 
-def _lone(line: tuple[str, Side, Entry | None], elsewhere: bool, mark: str) -> str:
+def _lone(line: _Matched, elsewhere: bool, mark: str) -> str:
     return "hole" if line[2] is None else "moved" if elsewhere else mark
 
 
-def _paired(one: tuple[str, Side, Entry | None], other: tuple[str, Side, Entry | None]) -> SideRow:
+def _paired(one: _Matched, other: _Matched) -> SideRow:
     left, right = one[1], other[1]
     if one[2] is None or other[2] is None:
         return SideRow("hole", left, right)
@@ -147,6 +180,7 @@ class Panel:
     label: str
     when: str
     rows: tuple[SideRow, ...]
+    findings: tuple[Finding, ...]
     cut: int
 
 
@@ -163,21 +197,30 @@ def _panels(grid: HeatMap, row: Row) -> tuple[dict[int, str], list[Panel]]:
         identity = f"{row.name}.{label}"
         links[index] = identity
         if identity not in panels:
-            lines = side_by_side(before, row.layouts[cell])
+            after = row.layouts[cell]
+            lines = side_by_side(before, after)
+            changed = compare_layouts(row.name, before, after, spelling=False) if before is not None else []
             panels[identity] = Panel(
                 identity,
                 row.name,
                 before,
-                row.layouts[cell],
+                after,
                 label,
                 grid.runs[index].first,
                 tuple(lines[:MAX_MEMBERS]),
+                tuple(changed),
                 max(0, len(lines) - MAX_MEMBERS),
             )
     return links, list(panels.values())
 
 
 _Line = tuple[Row, dict[int, str], list[Panel]]
+
+
+def _palette() -> str:
+    """The colours as custom properties of the root, for light and dark surroundings."""
+    light, dark = ("".join(f"--l{n}: {colour}; " for n, colour in enumerate(PALETTE[scheme])) for scheme in PALETTE)
+    return f":root {{ {light}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}"
 
 
 @cache
@@ -221,12 +264,16 @@ def _gravest(findings: Sequence[Finding]) -> Finding:
 
 def page(grid: HeatMap, compared: str, unchecked: Mapping[str, str | None]) -> str:
     """The report. ``compared`` says in a phrase what the facts are from. Raises NvproxyError for one over MAX_PAGE."""
-    script, style = _asset("report.js"), _asset("report.css")
+    script, style = _asset("report.js"), _palette() + "\n" + _asset("report.css")
     changing: list[_Line] = []
     constant: list[_Line] = []
     breaks: list[tuple[Row, Change, Finding, str]] = []
+    lines = 0
     for row in grid.rows:
         links, panels = _panels(grid, row)
+        lines += sum(len(panel.rows) for panel in panels)
+        if lines * _SHORTEST > MAX_PAGE:
+            raise _too_large(f"over {MAX_PAGE / 1e6:.0f} MB")
         (changing if row.changes else constant).append((row, links, panels))
         first = grid.first_break(row.name)
         if first is not None:
@@ -256,15 +303,22 @@ def page(grid: HeatMap, compared: str, unchecked: Mapping[str, str | None]) -> s
             style_hash=_hash(style),
             ABSENT=ABSENT,
             UNCHECKED=UNCHECKED,
-            SHADES=_SHADES,
+            SHADES=len(PALETTE["light"]),
         )
     )
     if len(text.encode()) > MAX_PAGE:
-        size = len(text.encode()) / 1e6
-        raise NvproxyError(
-            f"the page would have {size:.1f} MB, and over {MAX_PAGE // 1_000_000} is too much: name fewer structs"
-        )
+        raise _too_large(f"{len(text.encode()) / 1e6:.1f} MB")
     return text
+
+
+_SHORTEST = 80
+"""Bytes of the shortest line of a panel."""
+
+
+def _too_large(size: str) -> NvproxyError:
+    return NvproxyError(
+        f"the page would have {size}, and more than {MAX_PAGE / 1e6:.0f} MB is too much: name fewer structs"
+    )
 
 
 def picture(grid: HeatMap) -> str:
@@ -273,5 +327,13 @@ def picture(grid: HeatMap) -> str:
     return (
         _environment()
         .get_template("heat-map.svg.jinja")
-        .render(grid=grid, rows=rows, branches=_branches(grid), ABSENT=ABSENT, UNCHECKED=UNCHECKED, SHADES=_SHADES)
+        .render(
+            grid=grid,
+            rows=rows,
+            branches=_branches(grid),
+            palette=_palette(),
+            ABSENT=ABSENT,
+            UNCHECKED=UNCHECKED,
+            SHADES=len(PALETTE["light"]),
+        )
     )

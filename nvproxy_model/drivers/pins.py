@@ -25,7 +25,7 @@ from nvproxy_model.drivers.release import Release
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.layout import Layout
 
-__all__ = ["Break", "Pin", "PinError", "PinReport", "check", "dump", "load", "nearest", "offsets"]
+__all__ = ["Break", "Pin", "PinError", "PinReport", "Places", "check", "dump", "load", "nearest", "offsets"]
 
 MAX_FILE = 1 << 20
 MAX_PINS = 100_000
@@ -47,14 +47,14 @@ class Pin:
     def __str__(self) -> str:
         return f"{self.name}.{self.path} offset" if self.path else f"{self.name} {self.what}"
 
-    def actual(self, release: Release) -> int | None:
-        """The release's own value; None where it has no such struct, field or constant."""
+    def actual(self, release: Release, places: Places | None = None) -> int | None:
+        """The release's own value; None where it has no such struct, field or constant. ``places`` spares walking twice."""
         if self.what == "value":
             return release.constants.get(self.name)
         layout = release.structs.get(self.name)
         if layout is None:
             return None
-        return layout.size if self.what == "size" else offset_of(layout, self.path)
+        return layout.size if self.what == "size" else (places or Places()).find(layout, self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +145,22 @@ def offsets(layout: Layout, prefix: str = "", base: int = 0) -> Iterator[tuple[s
             yield from offsets(member.record, path + "[]" * len(member.dims) + ".", offset)
 
 
-def offset_of(layout: Layout, path: str) -> int | None:
-    """The offset of a dotted path. Anonymous members may be left out of it, as in C."""
-    wanted = _named_path(path)
-    return next((offset for found, offset in offsets(layout) if found == path or _named_path(found) == wanted), None)
+class Places:
+    """Offsets by path, kept for layouts that many releases share."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Layout, dict[str, int]]] = {}
+
+    def find(self, layout: Layout, path: str) -> int | None:
+        """The offset of a dotted path. Anonymous members may be left out of it, as in C."""
+        kept = self._known.get(id(layout))
+        if kept is None or kept[0] is not layout:
+            found: dict[str, int] = {}
+            for member, offset in offsets(layout):
+                found.setdefault(member, offset)
+                found.setdefault(_named_path(member), offset)
+            kept = self._known[id(layout)] = layout, found
+        return kept[1].get(path, kept[1].get(_named_path(path)))
 
 
 def _named_path(path: str) -> str:
@@ -161,9 +173,10 @@ def check(pins: Iterable[Pin], releases: Mapping[str, Release], parent: Callable
     Raises PinError for a name that none of the releases has.
     """
     reports = []
+    places = Places()
     above = {version: nearest(parent, version, releases) for version in releases}
     for pin in pins:
-        found = {version: pin.actual(release) for version, release in releases.items()}
+        found = {version: pin.actual(release, places) for version, release in releases.items()}
         if all(value is None for value in found.values()):
             raise PinError(f"{pin}: none of {len(found)} releases has it{_hint(pin, list(releases.values())[-1])}")
         holds = tuple(version for version, value in found.items() if value == pin.value)

@@ -60,7 +60,6 @@ def render(report: Mapping[str, Any]) -> dict[str, Any]:
                     }
                 },
                 "invocations": [{"executionSuccessful": not unread, "toolExecutionNotifications": unread}],
-                "columnKind": "unicodeCodePoints",
                 "results": [_as_json(result, used) for result in results],
             }
         ],
