@@ -159,7 +159,9 @@ class Decision(NamedTuple):
         said = [str(self.call), self.why.value, *map(str, self.detail)]
         if not self.detail and self.call.rule is not None and self.call.rule.why:
             said.append(self.call.rule.why)
-        answer = "admitted" if self.allowed else _errno(self.errno) if self.status is None else f"status {self.status:#x}"
+        answer = (
+            "admitted" if self.allowed else _errno(self.errno) if self.status is None else f"status {self.status:#x}"
+        )
         return f"{': '.join(said)} ({answer})"
 
 
@@ -269,7 +271,11 @@ def refuse_fd(call: Call, step: Step, value: int, file: GuestFile | None) -> Dec
     role: Any = step.role
     found = "not open" if file is None else f"a {file.kind} file"
     return _refusal(
-        call, Why.FD, role.refuse, f"{step.struct}.{step.path} = {value:#x}", f"fd {int32(value)} is {found}, not a {role.file} file"
+        call,
+        Why.FD,
+        role.refuse,
+        f"{step.struct}.{step.path} = {value:#x}",
+        f"fd {int32(value)} is {found}, not a {role.file} file",
     )
 
 
@@ -282,12 +288,14 @@ def refuse_wide_fd(call: Call, step: Step, value: int) -> Decision:
 def refuse_count(call: Call, step: Step, count: int) -> Decision:
     """The refusal of a buffer that is empty or over its limit."""
     role: Any = step.role
-    return _refusal(call, Why.COUNT, role.refuse, f"{step.struct}.{step.path}: {count} elements", f"want 1 byte to {role.limit}")
+    return _refusal(
+        call, Why.COUNT, role.refuse, f"{step.struct}.{step.path}: {count} elements", f"want 1 byte to {role.limit}"
+    )
 
 
 def refuse_pointer(call: Call, step: Step, value: int) -> Decision:
-    """The refusal of a pointer that must, or must not, be NULL."""
-    return _refusal(call, Why.POINTER, getattr(step.role, "refuse", None), f"{step.struct}.{step.path} = {value:#x}")
+    """The refusal of a pointer that must be NULL."""
+    return _refusal(call, Why.POINTER, None, f"{step.struct}.{step.path} = {value:#x}")
 
 
 def _refuse_required(call: Call, step: Step) -> Decision:
@@ -353,17 +361,16 @@ def interpret(call: Call, of: CStruct, data: bytes | None, fds: FdLookup, *, str
         name = _count_name(step)
         count = role.count if name is None else value(_count(of, step)[0])
         size = (count * count if isinstance(role.count, tuple) else count) * _element_size(role)
-        if not address and role.null != "copy":
-            if role.null == "refuse":
-                return refuse_pointer(call, step, address)
-            if role.empty == "forward" and size > role.limit:
-                return refuse_count(call, step, count)
+        if not address and role.null == "forward":
             continue
+        name = _count_name(step)
+        count = role.count if name is None else value(_count(of, step)[0])
+        size = (count * count if isinstance(role.count, tuple) else count) * _element_size(role)
         params[step.offset : end] = bytes(step.size)
-        if not size and role.empty == "forward":
-            continue
-        if not 0 < size <= role.limit:
+        if size > role.limit or not (size or role.empty == "forward"):
             return refuse_count(call, step, count)
+        if not size or (not address and role.null == "judge"):
+            continue
         copies.append(Copy(step.offset, address, size, role.mode == "inout", role.late))
     depends = tuple(value(s.path) for s in what.depends if value(s.path) not in s.role.null)
     if copies or params != data:
@@ -471,24 +478,20 @@ def _pointer_source(index: int, step: Step, name: str, count: str | None) -> Ite
     elements = f"{number} * {number}" if isinstance(role.count, tuple) else number
     indent = "    "
     if role.null == "forward":
-        over = f" or {elements} * {_element_size(role)} > {role.limit}" if role.empty == "forward" else ""
-        yield f"    if {name}{over}:"
+        yield f"    if {name}:"
         indent += "    "
-    elif role.null == "refuse":
-        yield f"    if not {name}:"
-        yield f"        return refuse_pointer(CALL, POINTERS[{index}], {name})"
+    number = count or str(role.count)
+    elements = f"{number} * {number}" if isinstance(role.count, tuple) else number
     yield f"{indent}size = {elements} * {_element_size(role)}"
-    if role.empty == "forward":
-        yield f"{indent}if size:"
-        yield f"{indent}    if size > {role.limit}:"
-        yield f"{indent}        return refuse_count(CALL, POINTERS[{index}], {number})"
-        yield f"{indent}    copies += (Copy({step.offset}, {name}, size, {role.mode == 'inout'}, {role.late}),)"
-        yield f"{indent}    verdict = TRANSLATE"
-    else:
-        yield f"{indent}if not 0 < size <= {role.limit}:"
-        yield f"{indent}    return refuse_count(CALL, POINTERS[{index}], {number})"
-        yield f"{indent}copies += (Copy({step.offset}, {name}, size, {role.mode == 'inout'}, {role.late}),)"
-        yield f"{indent}verdict = TRANSLATE"
+    lowest = "" if role.empty == "forward" else "size < 1 or "
+    yield f"{indent}if {lowest}size > {role.limit}:"
+    yield f"{indent}    return refuse_count(CALL, POINTERS[{index}], {number})"
+    needs = ["size"] * (role.empty == "forward") + [name] * (role.null == "judge")
+    if needs:
+        yield f"{indent}if {' and '.join(needs)}:"
+    inner = indent + "    " * bool(needs)
+    yield f"{inner}copies += (Copy({step.offset}, {name}, size, {role.mode == 'inout'}, {role.late}),)"
+    yield f"{inner}verdict = TRANSLATE"
     yield f"{indent}if {name}:"
     yield f"{indent}    {clear}"
     yield f"{indent}    verdict = TRANSLATE"

@@ -37,6 +37,7 @@ _nvos02 = reader(
 )
 _nvos33 = reader(nv_ioctl_nvos33_parameters_with_fd, "params.length", "params.flags", "fd")
 _os_event = reader(nv_ioctl_alloc_os_event_t, "hClient", "fd")
+_vid_heap_root = reader(nvos.NVOS32_PARAMETERS, "hRoot")
 _DMABUF_FD = offset(nv_ioctl_export_to_dma_buf_fd_t, "fd")
 _UVM_FLAGS = offset(UVM_INITIALIZE_PARAMS, "flags")
 _VID_HEAP = (
@@ -94,6 +95,12 @@ def _before_alloc_memory(session: Session, data: bytes, decision: Decision) -> D
         session.memory.read(copy.address, 1)
         session.memory.read(copy.address + copy.size - 1, 1)
     return _need_client(session, root, decision)
+
+
+def _before_vid_heap(session: Session, data: bytes, decision: Decision) -> Decision:
+    for copy in decision.copies:  # a fault comes before an unknown client
+        session.memory.read(copy.address, copy.size)
+    return _need_client(session, _vid_heap_root(data)[0], decision)
 
 
 def _after_free(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
@@ -179,16 +186,17 @@ def _finish_dmabuf(session: Session, argp: int, data: bytes, out: bytearray, dec
     """A dma-buf that the driver has just made becomes a new file of the guest's; undone when the guest cannot be told."""
     span = slice(_DMABUF_FD, _DMABUF_FD + 4)
     made = int32(int.from_bytes(out[span], "little"))
+    fresh = int32(int.from_bytes(data[span], "little")) < 0
     fd = None
-    if made >= 0:
+    if made >= 0 or not fresh:
         out[span] = data[span]
-        if ok and int32(int.from_bytes(data[span], "little")) < 0:
-            try:
-                fd = session.fds.install(File("dma-buf", made))
-            except OSError as error:
-                session.close_host.append(made)
-                return Result(-1, error.errno or errno.EMFILE, decision)
-            out[span] = fd.to_bytes(4, "little")
+    if fresh and ok and made >= 0:
+        try:
+            fd = session.fds.install(File("dma-buf", made))
+        except OSError as error:
+            session.close_host.append(made)
+            return Result(-1, error.errno or errno.EMFILE, decision)
+        out[span] = fd.to_bytes(4, "little")
     try:
         session.memory.write(argp, bytes(out))
     except MemoryFault:
@@ -205,6 +213,7 @@ BEFORE: Mapping[str, Callable[[Session, bytes, Decision], Decision]] = {
     "dup_object": _before_dup,
     "free": _before_free,
     "map_memory": _before_map,
+    "vid_heap_control": _before_vid_heap,
 }
 """(session, the guest's bytes, the decision so far) -> the decision, by handler."""
 

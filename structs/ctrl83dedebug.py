@@ -5,7 +5,7 @@ from nvproxy_model.structs.nvstatuscodes import NV_ERR_INVALID_ARGUMENT
 
 # The driver has no bound of its own; 1 GiB is gVisor's: frontend_unsafe.go, debugReadMemoryMaxLength.
 _MEMORY = UserPointer(
-    NvU8, "length", limit=1 << 30, mode="out", null="forward", empty="forward", refuse=NV_ERR_INVALID_ARGUMENT
+    NvU8, "length", limit=1 << 30, mode="out", null="judge", empty="forward", refuse=NV_ERR_INVALID_ARGUMENT
 )
 
 NV83DE_CTRL_DEBUG_READ_MEMORY_PARAMS = CStruct(
