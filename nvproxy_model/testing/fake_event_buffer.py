@@ -134,7 +134,9 @@ def _bind(driver: FakeDriver, subdevice: FakeObject, data: bytes) -> int:
 
 
 def _bind_without_mig(driver: FakeDriver, subdevice: FakeObject, data: bytes) -> int:
-    return nv.NV_ERR_NOT_SUPPORTED if driver.mig else _bind(driver, subdevice, data)
+    # kernel_graphics.c: the handle is looked up before MIG is asked about.
+    status = _bind(driver, subdevice, data)
+    return nv.NV_ERR_NOT_SUPPORTED if status == nv.NV_OK and driver.mig else status
 
 
 def _bind_video(driver: FakeDriver, subdevice: FakeObject, data: bytes) -> int:
