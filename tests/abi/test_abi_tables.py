@@ -138,7 +138,7 @@ HANDLERS = {
     "ctrlClientSystemGetBuildVersion": Kind("get_build_version", pointers=(STRING, STRING, STRING)),
     "ctrlClientSystemGetP2PCaps": Kind(pointers=(PEER_IDS,)),
     "ctrlClientSystemGetP2PCapsV550": Kind(pointers=(PEER_IDS, PEER_IDS)),
-    "ctrlDebugReadMemory": Kind(pointers=(pointer(1, mode="out", null="forward", empty="forward", limit=1 << 30),)),
+    "ctrlDebugReadMemory": Kind(pointers=(pointer(1, mode="out", null="judge", empty="forward", limit=1 << 30),)),
     "ctrlDevFIFOGetChannelList": Kind(pointers=(pointer(4, refuse=None), pointer(4, refuse=None))),
     "ctrlDevGetCaps": Kind(pointers=(pointer(1, mode="out"),)),
     "ctrlGetNvU32List": Kind(pointers=(pointer(4, null="forward"),)),
