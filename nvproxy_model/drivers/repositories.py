@@ -259,7 +259,7 @@ class RepositorySource(Source):
         nearest: dict[str, str | None] = {}
         own: dict[str, str | None] = {}
         for commit in reversed(order):
-            inherited: str | None = next((tag for p in above[commit] if (tag := nearest.get(p)) is not None), None)
+            inherited: str | None = next((near for p in above[commit] if (near := nearest.get(p)) is not None), None)
             for name in sorted(named.get(commit, ()), key=natural):
                 own[name] = inherited
                 inherited = name
