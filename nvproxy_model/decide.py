@@ -358,9 +358,6 @@ def interpret(call: Call, of: CStruct, data: bytes | None, fds: FdLookup, *, str
             params[step.offset : end] = bytes(step.size)
             continue
         role = step.role
-        name = _count_name(step)
-        count = role.count if name is None else value(_count(of, step)[0])
-        size = (count * count if isinstance(role.count, tuple) else count) * _element_size(role)
         if not address and role.null == "forward":
             continue
         name = _count_name(step)
@@ -474,8 +471,6 @@ def _pointer_source(index: int, step: Step, name: str, count: str | None) -> Ite
             yield f"        {clear}"
             yield "        verdict = TRANSLATE"
         return
-    number = count or str(role.count)
-    elements = f"{number} * {number}" if isinstance(role.count, tuple) else number
     indent = "    "
     if role.null == "forward":
         yield f"    if {name}:"

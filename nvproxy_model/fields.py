@@ -152,11 +152,11 @@ class UserPointer(Role):
     """A buffer of the calling process that a proxy copies: ``count`` elements of ``to``.
 
     ``count`` is a sibling field's name, a number, or ``("square", name)``. ``limit`` is in bytes, inclusive. ``mode`` is
-    ``inout`` (copied in, copied out) or ``out`` (zeroed for the host, copied out). ``null`` and ``empty`` say what
-    a NULL pointer and a count of 0 do: ``forward`` (the host sees NULL), ``copy`` (treated like any other value),
-    ``refuse``; where both forward, the limit is judged all the same. A refusal, here or over the limit, answers the NV
-    status ``refuse``, or EINVAL when that is None. ``late`` buffers are copied out after the struct that points at
-    them, others before.
+    ``inout`` (copied in, copied out) or ``out`` (zeroed for the host, copied out). ``null`` says what a NULL pointer does:
+    ``copy`` (it is treated like any other), ``forward`` (the host sees NULL, the count is not looked at) or ``judge`` (the
+    same, once the count is found in bounds). ``empty`` says what a count of 0 does: ``forward`` (NULL) or ``refuse``. A
+    refusal answers the NV status ``refuse``, or EINVAL when that is None. ``late`` buffers are copied out after the
+    struct that points at them, others before.
     """
 
     def __init__(

@@ -134,6 +134,10 @@ class Events:
             f"recordSize {size:#x} is below {MIN_VIDEO_RECORD_SIZE:#x}",
         )
 
+    def closed(self, fd: int) -> None:
+        """The guest closed an fd: the driver drops a file's events with it, and the number may come to mean another."""
+        self._registered = {key for key in self._registered if key[1] != fd}
+
     def freed(self, obj: Object) -> None:
         """An object is gone, and with a client its events."""
         self._record_size.pop(obj, None)

@@ -124,6 +124,8 @@ class Session:
         file = self.fds.remove(int32(fd))
         if file is None:
             return Result(-1, errno.EBADF)
+        if self.events is not None:
+            self.events.closed(int32(fd))
         return self._release(file)
 
     def mmap(self, fd: int, length: int, offset: int = 0) -> Result:
@@ -131,12 +133,10 @@ class Session:
         file = self.fds.get(int32(fd))
         if file is None:
             return Result(-1, errno.EBADF)
-        if (
-            file.kind != "frontend"
-            or file.mapping is None
-            or not 0 < offset + length <= -(-file.mapping.length // PAGE) * PAGE  # mmap(2) maps whole pages
-            or offset < 0
-        ):
+        if file.kind != "frontend" or file.mapping is None:
+            return Result(-1, errno.EINVAL)
+        whole_pages = -(-file.mapping.length // PAGE) * PAGE
+        if length <= 0 or offset < 0 or offset + length > whole_pages:
             return Result(-1, errno.EINVAL)
         file.references += 1
         return Result(0, 0)

@@ -77,6 +77,15 @@ def test_an_event_that_was_freed_or_is_another_clients() -> None:
     assert _alloc(world, fd, _buffer(notificationHandle=event))[1] == 0x57
 
 
+def test_an_event_whose_file_was_closed() -> None:
+    world, fd = _world("hardened")
+    event = world.open()
+    world.os_event(event, CLIENT, event)
+    world.close(event)
+    assert world.open() == event
+    assert _alloc(world, fd, _buffer(notificationHandle=event))[1] == 0x57
+
+
 def test_values_that_are_no_fd() -> None:
     world, fd = _world("hardened")
     result, _ = _alloc(world, fd, _buffer(notificationHandle=(1 << 32) + fd))
