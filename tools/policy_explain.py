@@ -245,7 +245,12 @@ def _pointer(role: UserPointer) -> str:
         return "pointer to parameters, copied in and out as their own row says"
     count = f"{role.count[1]} squared" if isinstance(role.count, tuple) else str(role.count)
     moved = "copied in and out" if role.mode == "inout" else "zeroed for the driver, copied out"
-    null = {"forward": "NULL passed on", "copy": "NULL is a fault", "refuse": "NULL refused"}[role.null]
+    null = {
+        "forward": "NULL passed on",
+        "judge": "NULL passed on if the count is in bounds",
+        "copy": "NULL is a fault",
+        "refuse": "NULL refused",
+    }[role.null]
     refused = "EINVAL" if role.refuse is None else f"status {role.refuse:#x}"
     empty = "0 elements passed on as NULL" if role.empty == "forward" else f"0 elements {refused}"
     return f"buffer of {count} x {role.to.sizeof()} bytes, {moved}; {null}, {empty}, over {role.limit} bytes {refused}"
