@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nvproxy_model import Policy
+from nvproxy_model import Policy, versions
+from nvproxy_model.decide import interpret
+from nvproxy_model.fields import CStruct
 
 POLICY = Policy.for_driver("580.126.20", caps="compute,utility,graphics,video,profiling")
 OLDEST = Policy.for_driver("535.129.03", caps="compute,utility")
+TREE = versions.load()
 ARGUMENT = 0x1F
 MIB = 1 << 20
 A, B = 0x7000_0000_1000, 0x7000_0000_2000
@@ -42,7 +45,14 @@ def p2p(count: int, first: int, second: int | None, answer: Any) -> Edge:
 def info_lists() -> list[Edge]:
     """gVisor, ctrlIoctlHasInfoList: 8 bytes an element; none at all is shown to the driver as NULL."""
     edges = []
-    for number, tail in ((0x410110, 0), (0x801104, 0), (0x20800802, 0), (0x20801201, 16), (0x20801301, 0), (0x20801802, 0)):
+    for number, tail in (
+        (0x410110, 0),
+        (0x801104, 0),
+        (0x20800802, 0),
+        (0x20801201, 16),
+        (0x20801301, 0),
+        (0x20801802, 0),
+    ):
         edges += [counted(number, count, A, [8 * count], tail) for count in (1, MIB // 8)]
         edges += [counted(number, count, A, ARGUMENT, tail) for count in (MIB // 8 + 1, 1 << 29, 0xFFFFFFFF)]
         edges += [counted(number, 0, A, [], tail), counted(number, 1, 0, [8], tail)]
@@ -146,6 +156,9 @@ def test_an_edge(edge: Edge) -> None:
         assert not decision.allowed
         assert (decision.status if decision.status is not None else -decision.errno) == edge.answer, decision.reason
         assert decision.params is None
+    record = edge.policy.control[edge.number].params
+    assert isinstance(record, CStruct)
+    assert interpret(decision.call, record.at(TREE[decision.version]), edge.params, {}) == decision
 
 
 @pytest.mark.parametrize("number", sorted({edge.number for edge in EDGES}))
