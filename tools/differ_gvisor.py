@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         parity = compare_with_model(nvproxy)
     else:
         parity = _against_drivers(nvproxy, args)
-    emit(args, as_json(parity, args.against), lines(parity, args.against, args.notes))
+    emit(args, as_json(parity, args.against), map(printable, lines(parity, args.against, args.notes)))
     return {"same": SAME, "different": DIFFERENT, "unknown": UNKNOWN}[parity.verdict]
 
 
@@ -146,6 +147,11 @@ def lines(parity: Parity, against: str, notes: bool) -> Iterator[str]:
         f"verdict: {parity.verdict}: {len(parity.findings)} findings, {len(parity.notes)} notes{hidden}, "
         f"{len(parity.unread)} not read"
     )
+
+
+def printable(line: str) -> str:
+    """The line with control characters escaped: the text comes from a source tree that nobody vouches for."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", lambda c: ascii(c[0])[1:-1], line)
 
 
 def _line(finding: Finding, other: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,8 @@ __all__ = ["Constant", "GoPackage", "Nesting", "Unread", "Unreadable", "parse_fi
 
 MAX_FILE = 4 << 20
 MAX_FILES = 500
+MAX_PACKAGE = 16 << 20
+"""Bytes of one package's files; nvproxy's own has a quarter of a million."""
 MAX_DEPTH = 60
 MAX_BITS = 512
 MAX_LEAVES = 200_000
@@ -125,7 +127,17 @@ def read_package_files(directory: Path) -> dict[str, bytes]:
         raise SourceError(f"{directory}: {error.strerror or error}") from error
     if len(names) > MAX_FILES:
         raise SourceError(f"{directory}: {len(names)} Go files; a package of more than {MAX_FILES} is refused")
-    return {name: _read_regular(directory / name) for name in names}
+    files: dict[str, bytes] = {}
+    for name in names:
+        files[name] = _read_regular(directory / name)
+        refuse_large(str(directory), files.values())
+    return files
+
+
+def refuse_large(where: str, contents: Iterable[bytes]) -> None:
+    """Raises SourceError for a package of more than MAX_PACKAGE bytes."""
+    if sum(map(len, contents)) > MAX_PACKAGE:
+        raise SourceError(f"{where}: more than {MAX_PACKAGE >> 20} MiB of Go files")
 
 
 def is_source(name: str) -> bool:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from nvproxy_model.drivers.gosource import MAX_FILE, MAX_FILES, GoPackage, Unread, is_source, read_package_files
+from nvproxy_model.drivers.gosource import (
+    MAX_FILE,
+    MAX_FILES,
+    GoPackage,
+    Unread,
+    is_source,
+    read_package_files,
+    refuse_large,
+)
 from nvproxy_model.drivers.gvisor_tables import Version, versions
 from nvproxy_model.drivers.repositories import Objects, git_directory
 from nvproxy_model.errors import SourceError
@@ -106,5 +114,8 @@ def _git_files(objects: Objects, commit: str, directory: str) -> dict[str, bytes
             raise SourceError(f"{objects.path}@{commit[:12]}: {directory}/{name} is a link")
     if len(blobs) > MAX_FILES:
         raise SourceError(f"{objects.path}@{commit[:12]}: {directory}: more than {MAX_FILES} files")
-    contents = objects.read(blobs.values(), "blob", MAX_FILE)
+    contents: dict[str, bytes] = {}
+    for oid in blobs.values():
+        contents |= objects.read([oid], "blob", MAX_FILE)
+        refuse_large(f"{objects.path}@{commit[:12]}: {directory}", contents.values())
     return {f"{directory}/{name}": contents[oid] for name, oid in sorted(blobs.items())}

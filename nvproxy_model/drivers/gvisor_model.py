@@ -28,6 +28,8 @@ __all__ = ["compare_with_model"]
 _ROWS = {"frontend": abi.FRONTEND, "uvm": abi.UVM, "control": abi.CONTROL, "alloc": abi.ALLOC}
 
 
+_VERSION_GO = "pkg/sentry/devices/nvproxy/version.go:1"
+
 _REFUSING = {"rmNumaInfo"}
 """Handlers that answer EINVAL whatever the call (pkg/sentry/devices/nvproxy/frontend.go)."""
 
@@ -46,7 +48,7 @@ def compare_with_model(nvproxy: Nvproxy) -> Parity:
                 compared += _compare_table(nvproxy, version.tables[table], node, active(_ROWS[table], node), gathered)
         elif version.registered:
             unknown = Difference("version-unknown", "driver_versions.yaml has no such release", version.version, None)
-            gathered.add(version.version, version.version, unknown, "driver_versions.yaml:1")
+            gathered.add(version.version, version.version, unknown, _VERSION_GO)
         reason = "" if node is not None else "the model does not know this release"
         reports.append(
             VersionReport(version.version, version.supported, version.registered, "", reason, rows, compared)
@@ -70,7 +72,7 @@ def _compare_table(
             differences = [Difference("model-lacks", f"{number:#x} {entry.handler}", number, None)]
         else:
             assert rule is not None
-            name, where = f"{rule.table} {rule.name}", "driver_versions.yaml:1"
+            name, where = f"{rule.table} {rule.name}", _VERSION_GO
             kind = "model-only" if rule.rejected or rule.opt_in else "gvisor-lacks"
             how = "refused by a rule" if rule.rejected else "opt-in" if rule.opt_in else f"admitted to {rule.caps}"
             differences = [Difference(kind, f"{number:#x} {how}", None, number)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nvproxy_model.drivers.gosource import GoPackage, Nesting, Unread, Unreadable, named, text
@@ -502,17 +503,23 @@ class _Interpreter:
             raise Unreadable(f"not a handler: {written[:60]}")
         return match[1] + (f"({match[3]})" if match[3] else ""), match[2], caps
 
+    @cached_property
+    def _cap_names(self) -> dict[int, str]:
+        """Bit -> the constant that names it, of nvconf, or of nvproxy itself as before December 2024."""
+        names: dict[int, str] = {}
+        for package in (self.package.imports["nvconf"], self.package):
+            for name in package.constant_names:
+                if name.startswith("Cap"):
+                    bit = package.constant(name).value
+                    if isinstance(bit, int) and bit > 0 and bit & (bit - 1) == 0:
+                        names.setdefault(bit, name)
+        return names
+
     def _caps(self, node: Node) -> tuple[str, ...]:
         value = self.package.evaluate(node).value
         if not isinstance(value, int) or value < 0:
             raise Unreadable(f"not capabilities: {text(node)[:60]}")
-        names: dict[int, str] = {}
-        for package, prefix in ((self.package.imports["nvconf"], "Cap"), (self.package, "Cap")):
-            for name in package.constant_names:
-                if name.startswith(prefix):
-                    bit = package.constant(name).value
-                    if isinstance(bit, int) and bit > 0 and bit & (bit - 1) == 0:
-                        names.setdefault(bit, name)
+        names = self._cap_names
         known = [name for bit, name in sorted(names.items()) if value & bit]
         if sum(bit for bit in names if value & bit) != value:
             raise Unreadable(f"capabilities without a name in {value:#x}")

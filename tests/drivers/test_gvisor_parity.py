@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import driver_world
 import pytest
 from gvisor_trees import BARE, MODERN, NVGPU, write
 
@@ -362,6 +363,38 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments:
     assert captured.out == ""
     assert complaint in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_text_from_the_tree_cannot_drive_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    version = MODERN.replace('"NV2080_CTRL_GPU_GET_ID_PARAMS"', '"NV2080\x1b[31m\u202e"')
+    assert main(["gvisor", str(write(tmp_path, version))]) == 1
+    text = capsys.readouterr().out
+    assert "NV2080\\x1b[31m\\u202e is not defined" in text
+    assert "\x1b" not in text
+
+
+def test_driver_sources_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tree of headers in which the freed object is gone from NVOS00_PARAMETERS."""
+    headers = driver_world.tree(
+        "#define NV01_MEMORY_SYSTEM (0x3e)\n"
+        "typedef struct { NvHandle hRoot; NvHandle hObjectParent; NvU32 status; } NVOS00_PARAMETERS;",
+        "580.105.08",
+    )
+    source = driver_world.write(tmp_path / "driver", headers)
+    assert main(["gvisor", str(write(tmp_path / "gvisor")), "--source", str(source), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["summary"] == {
+        "versions": 4,
+        "same": 0,
+        "different": 1,
+        "not-checkable": 3,
+        "findings": len(report["findings"]),
+        "notes": len(report["notes"]),
+        "unread": 0,
+    }
+    kinds = {(f["kind"], f["detail"]) for f in report["findings"] if f["name"] == "frontend NV_ESC_RM_FREE"}
+    assert ("size-differs", "NVOS00_PARAMETERS (NVOS00_PARAMETERS): size") in kinds
+    assert ("handle-differs", "NVOS00_PARAMETERS (NVOS00_PARAMETERS): HObjectOld at 8, the driver's status") in kinds
 
 
 def test_against_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

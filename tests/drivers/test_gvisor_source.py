@@ -80,6 +80,7 @@ def test_iota_repeats_the_expression_and_the_type() -> None:
     "expression",
     [
         "1 << 1000000000",
+        "1 << 1000000000000000000000",
         "1 / 0",
         "1 % 0",
         "X",
@@ -295,6 +296,11 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     with (tmp_path / "d.go").open("wb") as file:
         file.truncate(5 << 20)
     with pytest.raises(SourceError, match=r"d\.go: not a regular file of at most 4 MiB"):
+        read_package_files(tmp_path)
+    for name in "defgh":
+        with (tmp_path / f"{name}.go").open("wb") as file:
+            file.truncate(4 << 20)
+    with pytest.raises(SourceError, match="more than 16 MiB of Go files"):
         read_package_files(tmp_path)
 
 

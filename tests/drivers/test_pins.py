@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import driver_world
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -162,6 +163,18 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments:
 
 def test_a_file_over_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "over 1 MiB" in refused(capsys, write(tmp_path / "p.yaml", "#" * (1 << 20) + "\npin: 1\n"))
+
+
+def test_driver_sources_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {"1.0": "NvU32 a;", "1.1": "NvU32 a; NvU32 b;", "1.2": "NvU32 a; NvU32 b;"}
+    trees = {version: driver_world.tree(f"typedef struct {{ {body} }} S;", version) for version, body in sizes.items()}
+    source = driver_world.repository(tmp_path / "driver", trees)
+    file = write(tmp_path / "p.yaml", "pin: 1\nstructs:\n  S: {size: 4}\n")
+    status, out = run(capsys, file, "--source", str(source))
+    assert status == 1
+    assert "broken  S size = 4: 2 of 3 releases, first 1.1 (8)" in out
+    assert main(["pin", "--init", "S", "--source", str(source)]) == 0
+    assert "size: 8" in capsys.readouterr().out
 
 
 # The library.
