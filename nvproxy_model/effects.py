@@ -24,8 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AFTER", "BEFORE", "FINISH", "free_object", "unknown_client"]
 
-_CACHING = {0: "write-back", 5: "write-back", 2: "write-combine", 6: "write-combine"}
-"""NVOS33_FLAGS_CACHING_TYPE_* on the control device (nv-mmap.c:nv_encode_caching()); others and GPU devices: uncached."""
+_CACHING = {
+    nv.NVOS33_FLAGS_CACHING_TYPE_CACHED: "write-back",
+    nv.NVOS33_FLAGS_CACHING_TYPE_WRITEBACK: "write-back",
+    nv.NVOS33_FLAGS_CACHING_TYPE_WRITECOMBINED: "write-combine",
+    nv.NVOS33_FLAGS_CACHING_TYPE_DEFAULT: "write-combine",
+}
+"""The control device's (nv-mmap.c:nv_encode_caching()); all other types, and GPU devices, are uncached."""
 
 _free = reader(nvos.NVOS00_PARAMETERS, "hRoot", "hObjectOld")
 _dup = reader(nvos.NVOS55_PARAMETERS, "hClient", "hParent", "hObject", "hClientSrc", "hObjectSrc")
