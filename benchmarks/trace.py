@@ -1,6 +1,7 @@
 """How fast traces are decoded and judged, as ratios to construct parsing of the same structs, measured in one run.
 
-``python benchmarks/trace.py [--calls N] [TRACE...]``: torch-matmul repeated to 100,000 calls carries the bounds (decode at least 8x,
+``python benchmarks/trace.py [--calls N] [TRACE...]``: torch-matmul repeated to 100,000 calls carries the bounds
+(decode at least 8x,
 check at least 15x, flat memory); the other traces are printed without one, since a few structs of thousands of bytes decide them.
 With ``--recorder LIBRECORDER.so`` the recorder's added start-up on a program with 500 ioctls is measured too (needs a C compiler).
 """
@@ -130,7 +131,9 @@ def recorder(library: Path, rounds: int) -> None:
         (here / "program.c").write_text(PROGRAM)
         subprocess.run(["cc", "-O2", "-o", here / "program", here / "program.c"], check=True)
         fake = here / "fake.so"
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", fake, ROOT / "tests/trace/fake_driver.c", "-ldl"], check=True)
+        subprocess.run(
+            ["cc", "-O2", "-shared", "-fPIC", "-o", fake, ROOT / "tests/trace/fake_driver.c", "-ldl"], check=True
+        )
         (here / "table").write_bytes(table.pack(table.entries(Catalog(DRIVER))))
         plain, recorded = [], []
         for _ in range(rounds):
@@ -146,7 +149,10 @@ def recorder(library: Path, rounds: int) -> None:
                 subprocess.run([here / "program"], env=env, check=True)
                 into.append(time.perf_counter() - start)
         a, b = statistics.median(plain), statistics.median(recorded)
-        print(f"recorder, 500 ioctls, median of {rounds} alternating runs: {a * 1e3:.1f} ms plain, {b * 1e3:.1f} ms recorded: {(b / a - 1) * 100:+.1f}%")
+        print(
+            f"recorder, 500 ioctls, median of {rounds} alternating runs: {a * 1e3:.1f} ms plain, {b * 1e3:.1f} "
+            f"ms recorded: {(b / a - 1) * 100:+.1f}%"
+        )
 
 
 def main() -> None:
@@ -162,7 +168,9 @@ def main() -> None:
     catalog = Catalog(DRIVER)
     main_trace = TRACES / "torch-matmul.jsonl.gz"
     chosen = args.traces or [main_trace, *(sorted(set(TRACES.glob("*.gz")) - {main_trace}) if args.others else [])]
-    print(f"{'trace':<22} {'calls':>7} {'construct':>10} {'decode':>8} {'ratio':>6} {'check':>7} {'ratio':>6} {'peak MiB':>9}")
+    print(
+        f"{'trace':<22} {'calls':>7} {'construct':>10} {'decode':>8} {'ratio':>6} {'check':>7} {'ratio':>6} {'peak MiB':>9}"
+    )
     for source in chosen:
         path = repeated(source, args.calls if source == main_trace else 1)
         try:
@@ -176,7 +184,8 @@ def main() -> None:
         finally:
             path.unlink()
         print(
-            f"{source.name.split('.')[0]:<22} {calls:>7} {parsed:>9.2f}s {decoded:>7.2f}s {parsed / decoded:>5.1f}x {judged:>6.2f}s "
+            f"{source.name.split('.')[0]:<22} {calls:>7} {parsed:>9.2f}s {decoded:>7.2f}s "
+            f"{parsed / decoded:>5.1f}x {judged:>6.2f}s "
             f"{parsed / judged:>5.1f}x {peak:>9.0f}"
         )
     sys.stdout.flush()

@@ -20,7 +20,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "census",
         help="numbers per process over many traces, the bypass windows included",
-        description="Count numbers per process over all traces of a folder. nvproxy passes two windows of control commands on unexamined: "
+        description="Count numbers per process over all traces of a folder. nvproxy passes two windows of "
+        "control commands on unexamined: "
         "those with bit 15 (legacy GSS) and those of class 0x2081 (binapi). A command in both goes through the first.",
         epilog="examples:\n  nvproxy-trace census traces/ --windows\n  nvproxy-trace census traces/ --json\n",
     )
@@ -33,7 +34,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Count the traces."""
     root = Path(args.dir)
-    files = sorted(path for path in root.iterdir() if path.name.endswith(_ENDINGS) and path.is_file()) if root.is_dir() else [root]
+    files = (
+        sorted(path for path in root.iterdir() if path.name.endswith(_ENDINGS) and path.is_file())
+        if root.is_dir()
+        else [root]
+    )
     if not files:
         fail(f"{printable(args.dir)}: no trace in it (*.jsonl, *.jsonl.gz, *.jsonl.zst)")
     census = Census()
@@ -50,7 +55,16 @@ def run(args: argparse.Namespace) -> int:
         complete &= reader.complete
     rows = [row for row in census.rows() if not args.windows or row["window"]]
     if args.json:
-        dump({"schema": SCHEMA, "traces": read, "rows": rows, "windows": census.windows(), "complete": complete, "overflow": census.calls.overflow})
+        dump(
+            {
+                "schema": SCHEMA,
+                "traces": read,
+                "rows": rows,
+                "windows": census.windows(),
+                "complete": complete,
+                "overflow": census.calls.overflow,
+            }
+        )
     else:
         _text(census, rows, read)
     return ADMITTED if complete and not census.calls.overflow else UNKNOWN
@@ -67,4 +81,6 @@ def _text(census: Census, rows: list[dict[str, Any]], read: int) -> None:
     for entry in census.windows():
         cells = "  ".join(f"{name} {entry[name]['numbers']}/{entry[name]['calls']}" for name in WINDOWS)
         print(f"  {printable(entry['trace'])} process {entry['pid']}: {cells}")
-    print(f"{read} traces, {len({(r['trace'], r['pid']) for r in rows})} processes, {sum(r['count'] for r in rows)} calls")
+    print(
+        f"{read} traces, {len({(r['trace'], r['pid']) for r in rows})} processes, {sum(r['count'] for r in rows)} calls"
+    )

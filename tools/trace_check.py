@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from typing import Any
 
 from nvproxy_model.policy import PROFILES, Policy
-from nvproxy_model.tools.trace_cli import ADMITTED, DIFFERENT, UNKNOWN, bold, choose_driver, dump, fail, problems, watched
+from nvproxy_model.tools.trace_cli import (
+    ADMITTED,
+    DIFFERENT,
+    UNKNOWN,
+    bold,
+    choose_driver,
+    dump,
+    fail,
+    problems,
+    watched,
+)
 from nvproxy_model.trace.catalog import Catalog
 from nvproxy_model.trace.check import GROUPS, MISSING, Check, Row, every_release, minimal_caps
 from nvproxy_model.trace.format import printable
@@ -35,8 +46,12 @@ examples:
 """,
     )
     parser.add_argument("file", metavar="FILE")
-    parser.add_argument("--driver", metavar="V", help="the release whose rules judge (default: the one that the trace names)")
-    parser.add_argument("--caps", default="compute,utility", metavar="C", help="driver capabilities (default: %(default)s)")
+    parser.add_argument(
+        "--driver", metavar="V", help="the release whose rules judge (default: the one that the trace names)"
+    )
+    parser.add_argument(
+        "--caps", default="compute,utility", metavar="C", help="driver capabilities (default: %(default)s)"
+    )
     parser.add_argument("--profile", choices=PROFILES, default="gvisor")
     parser.add_argument("--all", action="store_true", help="list what is admitted too")
     parser.add_argument("--all-drivers", action="store_true", help="which releases admit it")
@@ -83,7 +98,11 @@ def document(name: str, check: Check, reader: Reader) -> dict[str, Any]:
         "no_capability_admits": [{"kind": r.kind, "number": r.number, "device": r.device} for r in never],
         "supplied_descriptors": check.supplied,
         "drivers": [
-            {"version": name, "admits": not refused, "refused": [{"kind": k, "number": n, "reason": why} for (k, n), why in sorted(refused.items())]}
+            {
+                "version": name,
+                "admits": not refused,
+                "refused": [{"kind": k, "number": n, "reason": why} for (k, n), why in sorted(refused.items())],
+            }
             for name, refused in check.drivers.items()
         ],
         "complete": reader.complete,
@@ -92,8 +111,12 @@ def document(name: str, check: Check, reader: Reader) -> dict[str, Any]:
 
 
 def _line(row: Row, indent: str = "  ") -> str:
-    what = f"open {printable(row.device or '')}" if row.kind == "open" else f"{row.kind} {row.number:#x} {row.name or '?'}"
-    hosts = ", ".join(answer if count == row.count else f"{answer} x{count}" for answer, count in sorted(row.host.items()))
+    what = (
+        f"open {printable(row.device or '')}" if row.kind == "open" else f"{row.kind} {row.number:#x} {row.name or '?'}"
+    )
+    hosts = ", ".join(
+        answer if count == row.count else f"{answer} x{count}" for answer, count in sorted(row.host.items())
+    )
     needs = f", needs {' or '.join(row.caps)}" if row.caps else ""
     return f"{indent}{what}  x{row.count}, first at line {row.first}, host {hosts or '?'}{needs}"
 
@@ -118,7 +141,10 @@ def _text(args: argparse.Namespace, check: Check) -> None:
             for inner in row.under:
                 print(_line(inner, "      "))
     if check.supplied:
-        print(f"{check.supplied} descriptors that the driver took came from where the trace does not look (another process): taken as live")
+        print(
+            f"{check.supplied} descriptors that the driver took came from where the trace does not look "
+            f"(another process): taken as live"
+        )
     if check.overflow:
         print(f"{check.overflow} calls of more distinct kinds than are counted: not judged")
     caps, never = minimal_caps(check)
@@ -129,15 +155,29 @@ def _text(args: argparse.Namespace, check: Check) -> None:
         _drivers(check)
     total = sum(group["calls"] for group in counts.values())
     missing = sum(counts[group]["distinct"] for group in MISSING)
-    print(bold(f"{check.policy.version} {check.policy.caps or 'no capability'}: {check.verdict}, {missing} distinct calls missing of {total} calls judged"))
+    print(
+        bold(
+            f"{check.policy.version} {check.policy.caps or 'no capability'}: {check.verdict}, {missing} "
+            f"distinct calls missing of {total} calls judged"
+        )
+    )
 
 
 def _drivers(check: Check) -> None:
-    print(bold("releases (the first call of each number and size is judged):"))
+    """Releases with one answer stand together."""
+    print(
+        bold("releases (the first call of each number and size is judged; arguments are those of this trace's driver):")
+    )
+    alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for name, refused in check.drivers.items():
-        if refused:
-            numbers = ", ".join(f"{kind} {number:#x}" for kind, number in sorted(refused)[:8])
-            more = f" and {len(refused) - 8} more" if len(refused) > 8 else ""
-            print(f"  {name:<12} refuses {len(refused)}: {numbers}{more}")
-        else:
-            print(f"  {name:<12} admits")
+        alike.setdefault(tuple(sorted(refused)), []).append(name)
+    for numbers, names in alike.items():
+        answer = f"refuse {len(numbers)}" if numbers else "admit it"
+        print(
+            textwrap.fill(
+                f"{len(names)} {answer}: {', '.join(names)}", 118, initial_indent="  ", subsequent_indent="    "
+            )
+        )
+        if numbers:
+            listed = ", ".join(f"{kind} {number:#x}" for kind, number in numbers)
+            print(textwrap.fill(listed, 118, initial_indent="      ", subsequent_indent="      "))

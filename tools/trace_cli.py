@@ -15,7 +15,19 @@ from nvproxy_model.trace.era import infer, sized
 from nvproxy_model.trace.format import Record, printable
 from nvproxy_model.trace.reader import Problems, Reader
 
-__all__ = ["ADMITTED", "DIFFERENT", "UNKNOWN", "Parser", "bold", "choose_driver", "dump", "fail", "number", "problems", "watched"]
+__all__ = [
+    "ADMITTED",
+    "DIFFERENT",
+    "UNKNOWN",
+    "Parser",
+    "bold",
+    "choose_driver",
+    "dump",
+    "fail",
+    "number",
+    "problems",
+    "watched",
+]
 
 ADMITTED, DIFFERENT, UNKNOWN = 0, 1, 2
 _SAMPLE: Final = 20_000

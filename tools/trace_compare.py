@@ -20,7 +20,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare",
         help="two runs of one program: which calls differ",
-        description="Compare two traces by kind, number and status. Handles, addresses and descriptors are other numbers in every run: they count for nothing.",
+        description="Compare two traces by kind, number and status. Handles, addresses and descriptors are "
+        "other numbers in every run: they count for nothing.",
         epilog="""\
 exit status: 0 the same, 1 different, 2 could not tell (a trace that could not be read whole, or nothing to compare).
 
@@ -77,8 +78,14 @@ def run(args: argparse.Namespace) -> int:
                 "a": args.a,
                 "b": args.b,
                 "drivers": [list(first.drivers), list(second.drivers)],
-                "compared": {"a": a.total(), "b": b.total(), "distinct": len({key for key, _ in a} | {key for key, _ in b})},
-                "differences": [{**d.as_json(), "name": catalog.name(d.kind, d.number) if catalog else None} for d in found],
+                "compared": {
+                    "a": a.total(),
+                    "b": b.total(),
+                    "distinct": len({key for key, _ in a} | {key for key, _ in b}),
+                },
+                "differences": [
+                    {**d.as_json(), "name": catalog.name(d.kind, d.number) if catalog else None} for d in found
+                ],
                 "complete": first.complete and second.complete and not overflow,
             }
         )
@@ -93,7 +100,12 @@ def run(args: argparse.Namespace) -> int:
     return DIFFERENT if found else ADMITTED
 
 
-_TITLES = {"only-here": "only in A", "only-there": "only in B", "other-status": "another answer", "other-count": "another count"}
+_TITLES = {
+    "only-here": "only in A",
+    "only-there": "only in B",
+    "other-status": "another answer",
+    "other-count": "another count",
+}
 
 
 def _side(counts: dict[tuple[int | None, int], int]) -> str:
@@ -102,7 +114,12 @@ def _side(counts: dict[tuple[int | None, int], int]) -> str:
 
         return errno.errorcode.get(error, str(error)) if error else "ok" if status is None else f"{status:#x}"
 
-    return ", ".join(f"{one(*outcome)} x{n}" for outcome, n in sorted(counts.items(), key=lambda i: (i[0][0] or 0, i[0][1]))) or "-"
+    return (
+        ", ".join(
+            f"{one(*outcome)} x{n}" for outcome, n in sorted(counts.items(), key=lambda i: (i[0][0] or 0, i[0][1]))
+        )
+        or "-"
+    )
 
 
 def _text(found: list[Difference], catalog: Catalog | None, a: Tally, b: Tally) -> None:
@@ -113,6 +130,10 @@ def _text(found: list[Difference], catalog: Catalog | None, a: Tally, b: Tally) 
         print(bold(_TITLES[change]))
         for row in rows:
             name = (catalog.name(row.kind, row.number) if catalog else None) or ""
-            what = printable(row.device or "") if row.kind in ("open", "mmap", "close") else f"{row.number:#x} {name}".rstrip()
+            what = (
+                printable(row.device or "")
+                if row.kind in ("open", "mmap", "close")
+                else f"{row.number:#x} {name}".rstrip()
+            )
             print(f"  {row.kind} {what}: {_side(row.a)} | {_side(row.b)}")
     print(f"{len(found)} differences; {a.total()} and {b.total()} calls compared")

@@ -24,7 +24,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "decode",
         help="every call by name, with every field of its struct",
-        description="Decode a trace. Fields of the model's structs have roles; other structs come from the recorded facts of the nearest public release.",
+        description="Decode a trace. Fields of the model's structs have roles; other structs come from the "
+        "recorded facts of the nearest public release.",
         epilog="""\
 examples:
   nvproxy-trace decode run.jsonl.zst
@@ -33,13 +34,21 @@ examples:
 """,
     )
     parser.add_argument("file", metavar="FILE", help="a trace: plain, gzip or zstd; - for standard input")
-    parser.add_argument("--driver", metavar="V", help="the release to decode by (default: the one that the trace names)")
-    parser.add_argument("--kind", action="append", choices=[*IOCTL_KINDS, "open", "mmap", "close", "dup", "fd", "process", "exec"])
+    parser.add_argument(
+        "--driver", metavar="V", help="the release to decode by (default: the one that the trace names)"
+    )
+    parser.add_argument(
+        "--kind", action="append", choices=[*IOCTL_KINDS, "open", "mmap", "close", "dup", "fd", "process", "exec"]
+    )
     parser.add_argument("--name", metavar="GLOB", help="only calls whose name matches, as NV2080_CTRL_CMD_GPU_*")
     parser.add_argument("--number", metavar="N", type=number, action="append", help="only this number; may be repeated")
-    parser.add_argument("--status", metavar="S", type=number, action="append", help="only this NV status; may be repeated")
+    parser.add_argument(
+        "--status", metavar="S", type=number, action="append", help="only this NV status; may be repeated"
+    )
     parser.add_argument("--tid", metavar="TID", type=int, action="append", help="only this thread; may be repeated")
-    parser.add_argument("--json", action="store_true", help=f"JSON Lines: a head with schema {SCHEMA}, one object a record, a summary")
+    parser.add_argument(
+        "--json", action="store_true", help=f"JSON Lines: a head with schema {SCHEMA}, one object a record, a summary"
+    )
     parser.set_defaults(func=run)
 
 
@@ -83,7 +92,9 @@ def _counts(decoders: dict[str, Decoder]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def _as_json(objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Reader) -> None:
+def _as_json(
+    objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Reader
+) -> None:
     out = sys.stdout.buffer
     sys.stdout.flush()
 
@@ -92,14 +103,22 @@ def _as_json(objects: Iterator[dict[str, Any]], driver: str, notes: list[str], d
 
     put({"schema": SCHEMA, "driver": driver, "notes": notes})
     count = 0
-    for count, obj in enumerate(objects, 1):
+    for obj in objects:
         put(obj)
-    summary = {"records": count, "not_known": _counts(decoders), "complete": reader.complete, "problems": reader.problems.count}
+        count += 1
+    summary = {
+        "records": count,
+        "not_known": _counts(decoders),
+        "complete": reader.complete,
+        "problems": reader.problems.count,
+    }
     put({"summary": summary})
     out.flush()
 
 
-def _as_text(objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Reader) -> None:
+def _as_text(
+    objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Reader
+) -> None:
     for note in notes:
         print(f"# {note}")
     for obj in objects:
@@ -118,7 +137,9 @@ def text(obj: dict[str, Any]) -> Iterator[str]:
     if "fd" in obj:
         head += f" {obj['fd']}"
     if obj["k"] != "ioctl":
-        rest = " ".join(f"{key}={printable(str(obj[key]))}" for key in ("len", "prot", "how", "ppid", "command") if key in obj)
+        rest = " ".join(
+            f"{key}={printable(str(obj[key]))}" for key in ("len", "prot", "how", "ppid", "command") if key in obj
+        )
         yield " ".join(filter(None, [head, obj["k"], dev, rest])) + _answer(obj)
         return
     name = obj["name"] or "?"

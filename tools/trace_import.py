@@ -22,7 +22,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "import",
         help="strace output, nvproxy's debug log, gVisor's ioctl sniffer, a recorder's spool",
-        description="Read a log as a trace. What its text does not hold is left out, never guessed: strace prints no argument bytes, so its "
+        description="Read a log as a trace. What its text does not hold is left out, never guessed: strace "
+        "prints no argument bytes, so its "
         "RM_CONTROL and RM_ALLOC calls have no command and no class.",
         epilog="""\
 examples:
@@ -33,8 +34,12 @@ examples:
 """,
     )
     parser.add_argument("file", metavar="FILE", help="a log, plain, gzip or zstd; - for standard input")
-    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the trace: gzip or zstd by its ending (.gz, .zst)")
-    parser.add_argument("--from", dest="kind", choices=(*KINDS, "spool"), help="what the log is (default: told by its lines)")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", required=True, help="the trace: gzip or zstd by its ending (.gz, .zst)"
+    )
+    parser.add_argument(
+        "--from", dest="kind", choices=(*KINDS, "spool"), help="what the log is (default: told by its lines)"
+    )
     parser.add_argument("--driver", metavar="V", help="the release that answered, if you know it")
     parser.set_defaults(func=run)
 
@@ -83,5 +88,8 @@ def _spool(args: argparse.Namespace) -> int:
     outcome = Outcome(0, problems=Problems())
     convert(Path(args.file), Path(args.output), Header(driver=args.driver, recorder="preload"), outcome)
     problems(args.file, outcome.problems)
-    print(f"{printable(args.output)}: {outcome.records} records, {outcome.seen.ioctls} ioctls of {len(outcome.seen.processes)} processes")
+    print(
+        f"{printable(args.output)}: {outcome.records} records, {outcome.seen.ioctls} ioctls of "
+        f"{len(outcome.seen.processes)} processes"
+    )
     return ADMITTED if not outcome.problems.count else UNKNOWN

@@ -18,7 +18,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "record",
         help="run a program and write down what it asks of the driver",
-        description="Run CMD and record its calls on /dev/nvidia*, and those of the processes it starts. CMD's output, input and exit status are its own.",
+        description="Run CMD and record its calls on /dev/nvidia*, and those of the processes it starts. CMD's "
+        "output, input and exit status are its own.",
         epilog=f"""\
 The preloaded recorder sees arguments before and after each call. It cannot see {CANNOT_SEE}.
 --seccomp sees those too, but arguments before the call only, no answers; it costs more a call.
@@ -29,12 +30,24 @@ examples:
   nvproxy-trace record -o run.jsonl.zst --seccomp -- ./static-program
 """,
     )
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the trace: gzip or zstd by its ending (.gz, .zst)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the trace: gzip or zstd by its ending (.gz, .zst)"
+    )
     values = parser.add_mutually_exclusive_group()
-    values.add_argument("--values", dest="values", action="store_true", default=True, help="keep the bytes of structs and buffers (default)")
-    values.add_argument("--no-values", dest="values", action="store_false", help="keep numbers, sizes and statuses only")
+    values.add_argument(
+        "--values",
+        dest="values",
+        action="store_true",
+        default=True,
+        help="keep the bytes of structs and buffers (default)",
+    )
+    values.add_argument(
+        "--no-values", dest="values", action="store_false", help="keep numbers, sizes and statuses only"
+    )
     parser.add_argument("--seccomp", action="store_true", help="through seccomp user notification")
-    parser.add_argument("--driver", metavar="V", help="the release of the machine (default: what /proc/driver/nvidia/version says)")
+    parser.add_argument(
+        "--driver", metavar="V", help="the release of the machine (default: what /proc/driver/nvidia/version says)"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing at the end unless something is wrong")
     parser.add_argument("cmd", metavar="CMD", nargs="+", help="the program and its arguments, after --")
     parser.set_defaults(func=run)
@@ -57,7 +70,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         why = hides(args.cmd[0])
         if why in ("static", "setuid"):
-            print(f"nvproxy-trace: {printable(args.cmd[0])} is {why}: a preloaded recorder does not see it, --seccomp does", file=sys.stderr)
+            print(
+                f"nvproxy-trace: {printable(args.cmd[0])} is {why}: a preloaded recorder does not see it, --seccomp does",
+                file=sys.stderr,
+            )
         outcome = record(args.cmd, output, values=args.values, driver=args.driver)
     problems(args.output, outcome.problems)
     for line in summary(outcome, args):
@@ -71,7 +87,9 @@ def summary(outcome: Outcome, args: argparse.Namespace) -> list[str]:
     lines = []
     if not args.quiet:
         count = len(seen.processes)
-        lines.append(f"{seen.ioctls} ioctls and {seen.opens} opens of {count} process{'' if count == 1 else 'es'}: {printable(args.output)}")
+        lines.append(
+            f"{seen.ioctls} ioctls and {seen.opens} opens of {count} process{'' if count == 1 else 'es'}: {printable(args.output)}"
+        )
     for what, number in (
         ("calls ended with their process inside them", seen.unfinished),
         ("calls had memory that could not be read", seen.faults),
@@ -80,7 +98,10 @@ def summary(outcome: Outcome, args: argparse.Namespace) -> list[str]:
         if number:
             lines.append(f"{number} {what}")
     for pid, path in seen.unseen[:10]:
-        lines.append(f"process {pid} became {printable(path)}, which loaded no recorder (static, setuid, or an environment without ours): not seen")
+        lines.append(
+            f"process {pid} became {printable(path)}, which loaded no recorder (static, setuid, or an "
+            f"environment without ours): not seen"
+        )
     if len(seen.unseen) > 10:
         lines.append(f"{len(seen.unseen) - 10} more programs that loaded no recorder")
     if outcome.alive:

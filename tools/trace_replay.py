@@ -7,7 +7,17 @@ from typing import Any
 
 from nvproxy_model import caps as capabilities
 from nvproxy_model.policy import PROFILES, Policy
-from nvproxy_model.tools.trace_cli import ADMITTED, DIFFERENT, UNKNOWN, bold, choose_driver, dump, fail, problems, watched
+from nvproxy_model.tools.trace_cli import (
+    ADMITTED,
+    DIFFERENT,
+    UNKNOWN,
+    bold,
+    choose_driver,
+    dump,
+    fail,
+    problems,
+    watched,
+)
 from nvproxy_model.trace.catalog import Catalog
 from nvproxy_model.trace.format import printable
 from nvproxy_model.trace.reader import Reader
@@ -21,13 +31,17 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "replay",
         help="the recorded calls through a session whose host answers what was recorded",
-        description="Run a trace through a Session with a Host that answers from the recording. A divergence is a call that the policy admits and "
+        description="Run a trace through a Session with a Host that answers from the recording. A divergence is "
+        "a call that the policy admits and "
         "whose answer, returned bytes or objects differ from what the program saw.",
-        epilog="exit status: 0 no divergence, 1 some, 2 could not tell.\n\nexamples:\n  nvproxy-trace replay run.jsonl.zst\n  nvproxy-trace replay run.jsonl.zst --caps compute,utility --json\n",
+        epilog="exit status: 0 no divergence, 1 some, 2 could not tell.\n\nexamples:\n  nvproxy-trace replay "
+        "run.jsonl.zst\n  nvproxy-trace replay run.jsonl.zst --caps compute,utility --json\n",
     )
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("--driver", metavar="V")
-    parser.add_argument("--caps", default="all", metavar="C", help="driver capabilities; all: every one that nvproxy supports (default)")
+    parser.add_argument(
+        "--caps", default="all", metavar="C", help="driver capabilities; all: every one that nvproxy supports (default)"
+    )
     parser.add_argument("--profile", choices=PROFILES, default="gvisor")
     parser.add_argument("--json", action="store_true", help=f"one document with schema {SCHEMA}")
     parser.set_defaults(func=run)
@@ -48,7 +62,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         steps = {"refused": replay.refused, "expected": replay.expected, "divergences": replay.divergences}
         lists = {name: [step.as_json() for step in listed] for name, listed in steps.items()}
-        dump({"schema": SCHEMA, "file": args.file, "notes": catalog.notes, "summary": summary, **lists, "complete": reader.complete})
+        dump(
+            {
+                "schema": SCHEMA,
+                "file": args.file,
+                "notes": catalog.notes,
+                "summary": summary,
+                **lists,
+                "complete": reader.complete,
+            }
+        )
     else:
         for note in catalog.notes:
             print(f"# {note}")
@@ -62,8 +85,10 @@ def run(args: argparse.Namespace) -> int:
             for step in listed:
                 print(f"  line {step.line}: {step.kind} {step.number:#x}: {printable(step.text)}")
         print(
-            f"{summary['calls']} calls, {summary['refused']} refused, {summary['expected']} expected, {summary['skipped']} whose bytes the trace does not "
-            f"hold; supplied: {summary['supplied']['descriptors']} descriptors, {summary['supplied']['memory']} pieces of memory; left: "
+            f"{summary['calls']} calls, {summary['refused']} refused, {summary['expected']} expected, "
+            f"{summary['skipped']} whose bytes the trace does not "
+            f"hold; supplied: {summary['supplied']['descriptors']} descriptors, {summary['supplied']['memory']} "
+            f"pieces of memory; left: "
             f"{summary['objects']} objects, {summary['descriptors']} descriptors; {summary['divergences']} divergences"
         )
     problems(args.file, reader.problems)

@@ -17,8 +17,10 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "scrub",
         help="replace GPU UUIDs, serial numbers and addresses",
-        description="Write a trace whose GPU and MIG UUIDs, serial numbers, addresses and command lines are replaced, each distinct value by one of "
-        "its own, so that it still decodes, compares and replays. Found by the fields of public structs and by the text form of a UUID: what "
+        description="Write a trace whose GPU and MIG UUIDs, serial numbers, addresses and command lines are "
+        "replaced, each distinct value by one of "
+        "its own, so that it still decodes, compares and replays. Found by the fields of public structs and by "
+        "the text form of a UUID: what "
         "a struct without a public layout holds in another form is not found.",
         epilog="examples:\n  nvproxy-trace scrub run.jsonl.zst -o clean.jsonl.zst\n",
     )

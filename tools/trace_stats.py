@@ -23,11 +23,16 @@ def add_parser(subparsers: Any) -> None:
         "stats",
         help="counts, rates, time by kind, the slowest calls",
         description="Count a trace in one pass and flat memory. Quantiles are right to 3 percent.",
-        epilog="examples:\n  nvproxy-trace stats run.jsonl.zst\n  nvproxy-trace stats run.jsonl.zst --plot run.png   (needs: pip install nvproxy-model[plot])\n",
+        epilog="examples:\n  nvproxy-trace stats run.jsonl.zst\n  nvproxy-trace stats run.jsonl.zst --plot "
+        "run.png   (needs: pip install nvproxy-model[plot])\n",
     )
     parser.add_argument("file", metavar="FILE")
-    parser.add_argument("--driver", metavar="V", help="the release to name numbers by (default: the one that the trace names)")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="how many slowest calls and numbers (default: %(default)s)")
+    parser.add_argument(
+        "--driver", metavar="V", help="the release to name numbers by (default: the one that the trace names)"
+    )
+    parser.add_argument(
+        "--top", type=int, default=10, metavar="N", help="how many slowest calls and numbers (default: %(default)s)"
+    )
     parser.add_argument("--plot", metavar="FILE.png", help="write a time line")
     parser.add_argument("--json", action="store_true", help=f"one document with schema {SCHEMA}")
     parser.set_defaults(func=run)
@@ -121,7 +126,13 @@ def document(args: argparse.Namespace, stats: Stats, reader: Reader, catalog: Ca
             for (kind, number, status, errno), count in sorted(stats.statuses.items())
         ],
         "slowest": [
-            {"ns": ns, "line": line, "kind": kind, "number": number, "name": catalog.name(kind, number) if catalog else None}
+            {
+                "ns": ns,
+                "line": line,
+                "kind": kind,
+                "number": number,
+                "name": catalog.name(kind, number) if catalog else None,
+            }
             for ns, line, kind, number in stats.slowest()
         ],
         "complete": reader.complete,
@@ -135,8 +146,14 @@ def _text(args: argparse.Namespace, stats: Stats, reader: Reader, catalog: Catal
 
     seconds = stats.span / 1e9
     rate = f", {stats.ioctls / seconds:.0f}/s" if seconds else ""
-    print(f"{reader.records} records, {stats.ioctls} ioctls of {len(stats.processes)} processes and {len(stats.threads)} threads in {seconds:.3f} s{rate}")
-    print(f"driver {', '.join(map(printable, reader.drivers)) or 'not named'}; {stats.bytes} bytes kept, {stats.truncated} truncated, {stats.unfinished} unfinished")
+    print(
+        f"{reader.records} records, {stats.ioctls} ioctls of {len(stats.processes)} processes and "
+        f"{len(stats.threads)} threads in {seconds:.3f} s{rate}"
+    )
+    print(
+        f"driver {', '.join(map(printable, reader.drivers)) or 'not named'}; {stats.bytes} bytes kept, "
+        f"{stats.truncated} truncated, {stats.unfinished} unfinished"
+    )
     print(bold(f"{'kind':<10} {'count':>8} {'total ms':>10} {'median us':>10} {'p99 us':>10} {'max us':>10}"))
     for kind, d in sorted(stats.by_kind.items()):
         cells = (d.quantile(0.5) / 1e3, d.quantile(0.99) / 1e3, d.max / 1e3)

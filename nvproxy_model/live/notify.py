@@ -9,6 +9,7 @@ same size, and is not on PyPI under its maintainers' names; the kernel's interfa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -160,10 +161,8 @@ class Listener:
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
         # Only an optimisation: older kernels refuse it, and nothing depends on it.
-        try:
+        with contextlib.suppress(OSError):
             fcntl.ioctl(fd, _SET_FLAGS, _FD_SYNC_WAKE_UP)
-        except OSError:
-            pass
         self._buffer = bytearray(_NOTIF.size)
 
     def __enter__(self) -> Listener:
@@ -257,14 +256,14 @@ def _child(
         try:
             listener = _install(machine, names)
         except OSError as error:
-            os.write(error_write, f"{error.strerror}: {os.strerror(error.errno)}".encode())
+            os.write(error_write, f"{error.strerror}: {os.strerror(error.errno or 0)}".encode())
             os._exit(127)
         # From here each close, open or exec of ours waits for the supervisor, which has the listener once this is sent.
         socket.send_fds(channel, [b"x"], [listener])
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         try:
-            os.execvpe(command[0], command, dict(os.environ if environment is None else environment))
+            os.execvpe(command[0], list(command), dict(os.environ if environment is None else environment))
         except OSError as error:
             os.write(error_write, f"{error.errno} {error.strerror}".encode())
     finally:

@@ -32,7 +32,9 @@ _KINDS: Final = {table.CONTROL: "control", table.ALLOC: "alloc"}
 
 
 class _Recorder:
-    def __init__(self, listener: Listener, writer: Writer, outcome: Outcome, entries: Sequence[Entry], values: bool, devices: str) -> None:
+    def __init__(
+        self, listener: Listener, writer: Writer, outcome: Outcome, entries: Sequence[Entry], values: bool, devices: str
+    ) -> None:
         self.listener = listener
         self.writer = writer
         self.seen = outcome.seen
@@ -86,7 +88,17 @@ class _Recorder:
         words = [word.decode("utf-8", "replace") for word in command.rstrip(b"\0").split(b"\0")]
         self.seen.processes[pid] = " ".join(words)
         parent = self.status(pid, "PPid")
-        self.writer.put({"k": "process", "t": now - (self.start or now), "pid": pid, "tid": pid, "ppid": parent, "how": "seen", "command": words})
+        self.writer.put(
+            {
+                "k": "process",
+                "t": now - (self.start or now),
+                "pid": pid,
+                "tid": pid,
+                "ppid": parent,
+                "how": "seen",
+                "command": words,
+            }
+        )
 
     @staticmethod
     def status(tid: int, name: str) -> int:
@@ -165,7 +177,14 @@ class _Recorder:
     def mapped(self, request: Request) -> dict[str, Any] | None:
         addr, size, prot, flags, _, offset = request.args
         found = self.on_device(request, "mmap", request.args[4])
-        return found and {**found, "addr": addr, "len": size, "prot": prot & 0xFFFFFFFF, "flags": flags & 0xFFFFFFFF, "off": offset}
+        return found and {
+            **found,
+            "addr": addr,
+            "len": size,
+            "prot": prot & 0xFFFFFFFF,
+            "flags": flags & 0xFFFFFFFF,
+            "off": offset,
+        }
 
     def execed(self, request: Request, address: int) -> dict[str, Any] | None:
         # The memory of the task is another program's from here on.
@@ -246,7 +265,9 @@ class _Recorder:
             address = int.from_bytes(data[pointer.offset : pointer.offset + 8], "little")
             count = pointer.fixed
             if pointer.count_offset != table.NONE:
-                count = int.from_bytes(data[pointer.count_offset : pointer.count_offset + pointer.count_width], "little")
+                count = int.from_bytes(
+                    data[pointer.count_offset : pointer.count_offset + pointer.count_width], "little"
+                )
             if pointer.square:
                 count *= count
             size = count * pointer.element

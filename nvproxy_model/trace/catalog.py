@@ -1,4 +1,6 @@
-"""What a number means in one driver release: its name and its struct, from the model where it has them, else from the recorded facts."""
+"""What a number means in one driver release: its name and its struct, from the model where it has them, else from
+the recorded facts.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +182,9 @@ class Catalog:
             # Below that, class numbers are common small integers: only the rules' own names can be told from the rest.
             if 0x1000 <= number <= 0xFFFF and not _NOT_A_CLASS.search(name):
                 by_value.setdefault(number, []).append(name)
-        return {number: min(names, key=lambda n: (n.startswith("NV2080_"), len(n), n)) for number, names in by_value.items()}
+        return {
+            number: min(names, key=lambda n: (n.startswith("NV2080_"), len(n), n)) for number, names in by_value.items()
+        }
 
     @cached_property
     def _uvm(self) -> dict[int, str]:
@@ -244,7 +248,9 @@ class Catalog:
         return self._shapes[key]
 
     def outer(self, rec: Record) -> Shape | None:
-        """The argument struct of an ioctl: NVOS54_PARAMETERS for a control, NVOS64_PARAMETERS or NVOS21_PARAMETERS for an allocation."""
+        """The argument struct of an ioctl: NVOS54_PARAMETERS for a control, NVOS64_PARAMETERS or
+        NVOS21_PARAMETERS for an allocation.
+        """
         kind = "fe" if rec.kind in ("control", "alloc") else rec.kind
         return self.shape(kind, rec.req & 0xFF if kind == "fe" else rec.key, rec.req)
 

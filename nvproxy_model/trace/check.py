@@ -105,7 +105,8 @@ class Row:
 def exposed(path: str) -> bool:
     """Whether nvproxy gives a sandbox this device node (nvproxy.go: Register).
 
-    The node of nvidia-caps that fabric-imex-mgmt brings has a number that only the host's /proc knows, and is none of the MIG ones (1
+    The node of nvidia-caps that fabric-imex-mgmt brings has a number that only the host's /proc knows, and is none
+    of the MIG ones (1
     and 2, nv-caps.c); IMEX channels are as many as the host's module parameter says.
     """
     kind = device_kind(path)
@@ -200,7 +201,10 @@ class Check:
         self._judge = _Judge(policy)
         self._fds = Descriptors()
         self._quick: dict[tuple[Any, ...], tuple[Row, str]] = {}
-        self._others = {name: _Judge(Policy.for_driver(name, policy.caps, profile=policy.profile, allow_unsupported=True)) for name in drivers}
+        self._others = {
+            name: _Judge(Policy.for_driver(name, policy.caps, profile=policy.profile, allow_unsupported=True))
+            for name in drivers
+        }
         self.drivers: dict[str, dict[tuple[str, int], str]] = {name: {} for name in self._others}
         """Release -> refused (kind, number) -> reason."""
         self._asked: set[tuple[Any, ...]] = set()
@@ -264,7 +268,13 @@ class Check:
             return
         decision = self._judge.decide(rec, files := _Files(self._fds.of(rec.pid)))
         fixed = self._judge.fixed(rec.kind, rec.key) is not None
-        if decision is not None and decision.why is Why.FD and not rec.err and not rec.status and "not open" in str(decision.detail):
+        if (
+            decision is not None
+            and decision.why is Why.FD
+            and not rec.err
+            and not rec.status
+            and "not open" in str(decision.detail)
+        ):
             # The host took the descriptor, so the program had it.
             files.proved = str(decision.detail[1]).rpartition("not a ")[2].removesuffix(" file")
             again = self._judge.decide(rec, files)
@@ -290,7 +300,9 @@ class Check:
             if len(self.rows) >= DISTINCT_LIMIT:
                 self.overflow += 1
                 return
-            row = self.rows["open", dev, group] = self._open_row(dev, group, "nvproxy gives a sandbox no such device: the open fails")
+            row = self.rows["open", dev, group] = self._open_row(
+                dev, group, "nvproxy gives a sandbox no such device: the open fails"
+            )
             row.first = rec.line
         inner = next((r for r in row.under if (r.kind, r.number) == (rec.kind, rec.key)), None)
         if inner is None:
@@ -298,7 +310,15 @@ class Check:
                 self.overflow += 1
                 return
             name = self.catalog.name(rec.kind, rec.key)
-            inner = Row(rec.kind, rec.key, name, group, "its device is not there", note=NOTES.get((rec.kind, rec.key)), first=rec.line)
+            inner = Row(
+                rec.kind,
+                rec.key,
+                name,
+                group,
+                "its device is not there",
+                note=NOTES.get((rec.kind, rec.key)),
+                first=rec.line,
+            )
             row.under.append(inner)
         inner.count += 1
         answer = _host(rec)
@@ -336,7 +356,9 @@ class Check:
     def sorted_rows(self) -> list[Row]:
         """By group, then kind, number and device."""
         order = list(GROUPS)
-        return sorted(self.rows.values(), key=lambda r: (order.index(r.group), r.kind, r.number, r.device or "", r.reason))
+        return sorted(
+            self.rows.values(), key=lambda r: (order.index(r.group), r.kind, r.number, r.device or "", r.reason)
+        )
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Group -> distinct calls and calls."""

@@ -74,7 +74,8 @@ def _by_key(tally: Tally) -> dict[Key, dict[Outcome, int]]:
 def compare(a: Tally, b: Tally) -> list[Difference]:
     """The differences between two tallies of `outcomes`, the weightiest class first, then by kind and number.
 
-    A call with the same outcomes in other numbers is ``other-count``; with an outcome that the other side never had, ``other-status``.
+    A call with the same outcomes in other numbers is ``other-count``; with an outcome that the other side never had,
+    ``other-status``.
     """
     left, right = _by_key(a), _by_key(b)
     result = []

@@ -24,12 +24,20 @@ _KEPT: Final = 1 << 13
 
 NV_ESC_RM_CONTROL, NV_ESC_RM_ALLOC = 0x2A, 0x2B
 _INNER: Final = {NV_ESC_RM_CONTROL: "command", NV_ESC_RM_ALLOC: "class"}
-_ROLES: Final = ((Fd, "fd"), (Handle, "handle"), (UserPointer, "pointer"), (OpaquePointer, "opaque"), (Status, "status"))
+_ROLES: Final = (
+    (Fd, "fd"),
+    (Handle, "handle"),
+    (UserPointer, "pointer"),
+    (OpaquePointer, "opaque"),
+    (Status, "status"),
+)
 _PARAMETERS: Final = ("params", "pAllocParms")
 
 
 def role_name(role: Role) -> str:
-    """``fd``, ``handle``, ``pointer`` (a buffer that a proxy copies), ``opaque`` (an address that it must not follow), ``status``."""
+    """``fd``, ``handle``, ``pointer`` (a buffer that a proxy copies), ``opaque`` (an address that it must not
+    follow), ``status``.
+    """
     return next(name for kind, name in _ROLES if isinstance(role, kind))
 
 
@@ -80,7 +88,11 @@ class Decoder:
                 self._structs.clear()
             catalog = self.catalog
             inner = catalog.shape(rec.kind, rec.key) if rec.kind in ("control", "alloc") else None
-            found = self._calls[key] = (catalog.name(rec.kind, rec.key), self._struct(catalog.outer(rec)), self._struct(inner))
+            found = self._calls[key] = (
+                catalog.name(rec.kind, rec.key),
+                self._struct(catalog.outer(rec)),
+                self._struct(inner),
+            )
         return found
 
     def record(self, rec: Record) -> dict[str, Any]:
@@ -96,9 +108,9 @@ class Decoder:
         if rec.err:
             out["errno"] = errno.errorcode.get(rec.err, str(rec.err))
         if rec.k != "ioctl":
-            for name in ("flags", "addr", "len", "prot", "off", "va", "ppid", "how", "command"):
-                if name in rec.raw:
-                    out[name] = rec.raw[name]
+            for field in ("flags", "addr", "len", "prot", "off", "va", "ppid", "how", "command"):
+                if field in rec.raw:
+                    out[field] = rec.raw[field]
             return out
         name, outer, inner = self._call(rec)
         out["kind"], out["number"], out["name"], out["request"] = rec.kind, rec.key, name, rec.req
@@ -119,7 +131,9 @@ class Decoder:
             notes.append(f"nvproxy: {rec.raw['refused']}")
         if notes:
             out["notes"] = notes
-            self.counts.update(note for note in notes if note in (NO_LAYOUT, NOT_RECORDED) or note.startswith("truncated"))
+            self.counts.update(
+                note for note in notes if note in (NO_LAYOUT, NOT_RECORDED) or note.startswith("truncated")
+            )
         return out
 
     @staticmethod
@@ -237,7 +251,12 @@ class Decoder:
                 out["params"]["changed_hex"] = rec.par1.hex()
             return
         out["params"] = self._object(inner, rec.par0, rec.par1, notes)
-        if said[1] is not None and said[1] != inner.shape.size and not rec.fl & TRUNCATED and (rec.kind == "control" or said[1]):
+        if (
+            said[1] is not None
+            and said[1] != inner.shape.size
+            and not rec.fl & TRUNCATED
+            and (rec.kind == "control" or said[1])
+        ):
             notes.append(f"paramsSize says {said[1]}, {inner.shape.name} is {inner.shape.size} bytes")
         self._buffers(rec, inner, data, out, notes)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from nvproxy_model.drivers import facts as recorded
 from nvproxy_model.trace.format import Record, ioc_nr, ioc_size
 
-__all__ = ["Era", "SIZED", "infer", "sizes"]
+__all__ = ["SIZED", "Era", "infer", "sizes"]
 
 SIZED: Final = {
     0x27: ("nv_ioctl_nvos02_parameters_with_fd",),

@@ -15,7 +15,9 @@ DEVICE_KINDS: Final = ("frontend", "uvm", "open-only", "other")
 
 
 def device_kind(path: str | None) -> str:
-    """How nvproxy sees a device node: ``frontend`` (nvidiactl, nvidiaN), ``uvm``, ``open-only`` (nvidia-caps, IMEX channels), or ``other``."""
+    """How nvproxy sees a device node: ``frontend`` (nvidiactl, nvidiaN), ``uvm``, ``open-only`` (nvidia-caps,
+    IMEX channels), or ``other``.
+    """
     name = (path or "").removeprefix("/dev/")
     if name == "nvidiactl" or (name.startswith("nvidia") and name[6:].isdigit()):
         return "frontend"
@@ -46,11 +48,11 @@ class Descriptors:
         """One record, in the order of the trace."""
         table = self.of(rec.pid)
         k = rec.k
-        if k == "ioctl" or k == "mmap":
+        if k in ("ioctl", "mmap"):
             if rec.fd not in table and rec.dev is not None:
                 self._set(table, rec.fd, rec.dev)
                 self.unseen += 1
-        elif k == "open" or k == "fd":
+        elif k in ("open", "fd"):
             if rec.fd >= 0 and rec.dev is not None and not rec.err:
                 self._set(table, rec.fd, rec.dev)
         elif k == "close":

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 import orjson
 import zstandard
@@ -340,7 +340,7 @@ def writing(path: Path | str, head: Header) -> Iterator[Writer]:
         out: IO[bytes]
         if path.suffix == ".gz":
             # No name and no time: the same records give the same bytes.
-            out = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
+            out = cast("IO[bytes]", gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0))
         elif path.suffix in (".zst", ".zstd"):
             out = zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False)
         else:

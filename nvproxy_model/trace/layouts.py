@@ -21,9 +21,12 @@ __all__ = ["changes", "partial", "reader", "through_construct"]
 Fields = dict[str, Any]
 
 _FORMAT: Final = {
-    "u8": "B", "u16": "H", "u32": "I", "u64": "Q", "s8": "b", "s16": "h", "s32": "i", "s64": "q", "f32": "f", "f64": "d", "ptr": "Q",
-}  # fmt: skip
-_CONSTRUCT: Final = {base: construct.FormatField("<", "L" if f == "I" else "l" if f == "i" else f) for base, f in _FORMAT.items()}
+    **{"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "ptr": "Q"},
+    **{"s8": "b", "s16": "h", "s32": "i", "s64": "q", "f32": "f", "f64": "d"},
+}
+_CONSTRUCT: Final = {
+    base: construct.FormatField("<", "L" if f == "I" else "l" if f == "i" else f) for base, f in _FORMAT.items()
+}
 
 
 def _bytes_like(field: Field) -> bool:

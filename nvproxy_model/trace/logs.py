@@ -55,5 +55,7 @@ class Import:
                     text = itertools.chain([(number, line)], text)
                     break
             else:
-                raise TraceError(f"{printable(self.name)}: no line of strace, of nvproxy's log or of the ioctl sniffer in it")
+                raise TraceError(
+                    f"{printable(self.name)}: no line of strace, of nvproxy's log or of the ioctl sniffer in it"
+                )
         yield from KINDS[self.kind][1](text, self.problems)

@@ -1,4 +1,6 @@
-"""What is known about single refusals: which of them a program survives, which cost it something it does not mention. With the source."""
+"""What is known about single refusals: which of them a program survives, which cost it something it does not
+mention. With the source.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +9,57 @@ from typing import Final
 
 __all__ = ["DEVICES", "NOTES"]
 
-_SILENT_EVENTS: Final = (
+_SILENT_MEMORY: Final = (
     "nsys profile --gpuctxsw=true goes on without it, exits 0, and its report has no GPU context switches: nothing says so "
-    "(H200, 580.159.04, the call refused while all others passed)"
+    "(H200, 580.159.04, all capabilities, this class alone refused)"
+)
+_SILENT_EVENTS: Final = (
+    "the GPU context switches of nsys profile --gpuctxsw=true come through it; refused, their rows are empty and nothing says so "
+    "(google/gvisor pull request 14005)"
 )
 _SMC: Final = (
     "a MIG session that CUDA, NVML and the profilers ask for and do without: torch, cupy, a VMM program, nvidia-smi and "
     "nvidia-smi -q ran to exit 0 with it refused (H200, 580.159.04)"
 )
 _DISPLAY: Final = (
-    "NVML's and nsys's question for a display engine. A datacenter GPU's own driver answers NV_ERR_NOT_SUPPORTED: nothing is lost there"
+    "NVML's and nsys's question for a display engine. A datacenter GPU's own driver answers NV_ERR_NOT_SUPPORTED: nothing "
+    "is lost there"
 )
-_CORE_DUMP: Final = "cuda-gdb and GPU core dumps read device memory with the 0x83de commands; without them a core dump is empty and nothing says so"
+_CORE_DUMP: Final = (
+    "cuda-gdb and GPU core dumps read device memory with the 0x83de commands; without them a core dump is empty and nothing "
+    "says so (google/gvisor pull request 13644)"
+)
+_NCU: Final = "ncu needs profiling: without it, exit 9 (H200, 580.159.04)"
 _UVM_TOOLS: Final = (
-    "unified-memory events (page faults, migrations) for nsys and ncu. An nsys run without it wrote its report (H200, 580.159.04) and "
-    "did not use managed memory: what such a program's report would lack was not measured"
+    "unified-memory events (page faults, migrations) for nsys and ncu. An nsys run without it wrote its report (H200, "
+    "580.159.04); whether the report of a program with managed memory would lack rows was not measured"
+)
+_ONE_STATUS: Final = "a profiler's runs in and outside a sandbox differed in this status alone: 0x56 inside, 0 outside"
+_NUMA: Final = (
+    "nvproxy always answers EINVAL, since a sandbox's CPU topology is not the host's (frontend.go: rmNumaInfo): every CUDA "
+    "program in gVisor lives with it"
 )
 
 NOTES: Final[Mapping[tuple[str, int], str]] = {
     ("alloc", 0x90CD): _SILENT_EVENTS,
-    ("alloc", 0x90CE): _SILENT_EVENTS,
+    ("alloc", 0x90CE): _SILENT_MEMORY,
     ("control", 0x20801231): _SILENT_EVENTS,
     ("alloc", 0xC639): _SMC,
     ("alloc", 0xC640): _SMC,
     ("alloc", 0x73): _DISPLAY,
-    ("alloc", 0x90CC): "ncu needs profiling: without it, exit 9 (H200, 580.159.04)",
-    ("alloc", 0xB2CC): "ncu needs profiling: without it, exit 9 (H200, 580.159.04)",
+    ("alloc", 0x90CC): _NCU,
+    ("alloc", 0xB2CC): _NCU,
     ("control", 0x83DE0307): _CORE_DUMP,
     ("control", 0x83DE0315): _CORE_DUMP,
     ("control", 0x83DE0317): _CORE_DUMP,
     ("control", 0x83DE0318): _CORE_DUMP,
     ("control", 0x83DE031F): _CORE_DUMP,
-    ("control", 0x2080206F): "one profiler's calls in and outside a sandbox differed in this status alone (0x56 inside, 0 outside)",
+    ("control", 0x2080206F): _ONE_STATUS,
     ("uvm", 57): _UVM_TOOLS,
     ("uvm", 58): _UVM_TOOLS,
     ("uvm", 76): _UVM_TOOLS,
     ("uvm", 77): _UVM_TOOLS,
-    ("fe", 0xD7): "nvproxy always answers EINVAL: a sandbox's CPU topology is not the host's. CUDA goes on (frontend.go: rmNumaInfo)",
+    ("fe", 0xD7): _NUMA,
 }
 """(kind, number) -> one sentence."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
 from collections import Counter
@@ -50,7 +51,8 @@ class Problems:
 
 
 def _zstd(raw: IO[bytes], first: bytes, problems: Problems) -> Iterator[bytes]:
-    # A few hundred compressed bytes at a time: a block of 4 bytes may stand for 128 KiB, and this interface has no bound of its own.
+    # A few hundred compressed bytes at a time: a block of 4 bytes may stand for 128 KiB, and this interface has no
+    # bound of its own.
     step = 256
     context = zstandard.ZstdDecompressor(max_window_size=128 << 20)
     decoder = context.decompressobj()
@@ -76,14 +78,17 @@ def _zstd(raw: IO[bytes], first: bytes, problems: Problems) -> Iterator[bytes]:
         problems.add(0, "the zstd data ends early")
 
 
-class _Joined:
+class _Joined(io.RawIOBase):
     """A file whose first bytes were read already."""
 
     def __init__(self, first: bytes, raw: IO[bytes]) -> None:
         self._first = first
         self._raw = raw
 
-    def read(self, size: int = -1) -> bytes:
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
         if self._first and size >= 0:
             first, self._first = self._first[:size], self._first[size:]
             return first
@@ -94,7 +99,7 @@ def chunks(raw: IO[bytes], problems: Problems) -> Iterator[bytes]:
     """The plain bytes of a file that may be gzip or zstd, told by its first bytes; several members or frames are one file."""
     first = raw.read(_CHUNK)
     if first.startswith(b"\x1f\x8b"):
-        stream = gzip.GzipFile(fileobj=_Joined(first, raw), mode="rb")  # type: ignore[arg-type]
+        stream = gzip.GzipFile(fileobj=_Joined(first, raw), mode="rb")
         while True:
             try:
                 plain = stream.read1(_CHUNK)
@@ -280,5 +285,3 @@ class Reader:
 
 NV_ESC_CHECK_VERSION_STR: Final = 0xD2
 """nv-ioctl-numbers.h: NV_IOCTL_BASE + 10."""
-
-

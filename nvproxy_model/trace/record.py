@@ -21,14 +21,25 @@ from nvproxy_model.trace.catalog import Catalog
 from nvproxy_model.trace.format import Header, printable, writing
 from nvproxy_model.trace.reader import Problems
 
-__all__ = ["CANNOT_SEE", "RECORDER", "Outcome", "RecordError", "convert", "driver_version", "hides", "newest", "record", "shell_status", "waiting"]
+__all__ = [
+    "CANNOT_SEE",
+    "RECORDER",
+    "Outcome",
+    "RecordError",
+    "convert",
+    "driver_version",
+    "hides",
+    "newest",
+    "record",
+    "shell_status",
+    "waiting",
+]
 
 RECORDER: Final = Path(__file__).with_name("librecorder.so")
 """Built by the package's setup.py."""
 
-CANNOT_SEE: Final = (
-    "raw system calls, static programs and setuid programs; programs of another word size or started without our environment"
-)
+CANNOT_SEE: Final = "raw system calls; static, setuid and 32-bit programs; programs started without our environment"
+"""By the preloaded recorder."""
 
 _VERSION: Final = Path("/proc/driver/nvidia/version")
 

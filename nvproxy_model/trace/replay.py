@@ -16,7 +16,7 @@ from nvproxy_model.decide import Decision, Why, plan
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.fields import CStruct, Fd
 from nvproxy_model.policy import Policy
-from nvproxy_model.ports import Buffer, File, Files, Pages
+from nvproxy_model.ports import Buffer, File, Files
 from nvproxy_model.session import Session
 from nvproxy_model.structs import nvos
 from nvproxy_model.trace.check import exposed
@@ -56,9 +56,16 @@ def _places(of: CStruct, **names: str) -> _Places:
 
 _ALLOCATES: Final = {
     NV_ESC_RM_ALLOC_MEMORY: _places(
-        nvos.NVOS02_PARAMETERS, client="hRoot", new="hObjectNew", status="status", hclass="hClass", parent="hObjectParent"
+        nvos.NVOS02_PARAMETERS,
+        client="hRoot",
+        new="hObjectNew",
+        status="status",
+        hclass="hClass",
+        parent="hObjectParent",
     ),
-    NV_ESC_RM_VID_HEAP_CONTROL: _places(nvos.NVOS32_PARAMETERS, client="hRoot", new="data.AllocSize.hMemory", status="status"),
+    NV_ESC_RM_VID_HEAP_CONTROL: _places(
+        nvos.NVOS32_PARAMETERS, client="hRoot", new="data.AllocSize.hMemory", status="status"
+    ),
     NV_ESC_RM_ALLOC_CONTEXT_DMA2: _places(
         nvos.NVOS39_PARAMETERS, client="hObjectParent", new="hObjectNew", status="status", hclass="hClass"
     ),
@@ -213,7 +220,11 @@ class Replay:
 
     def _file(self, path: str | None, kind: str | None = None) -> File:
         self._next_host_fd += 1
-        return File(kind or device_kind(path), self._next_host_fd, control_device=path != "/dev/nvidia0" and "ctl" in (path or "ctl"))
+        return File(
+            kind or device_kind(path),
+            self._next_host_fd,
+            control_device=path != "/dev/nvidia0" and "ctl" in (path or "ctl"),
+        )
 
     def _add(self, steps: list[Step], rec: Record, text: str) -> None:
         if len(steps) < _LISTED:
@@ -287,7 +298,9 @@ class Replay:
             self.supplied["descriptors"] += 1
             process.fds[rec.fd] = process.expected[rec.fd] = self._file(rec.dev)
         size = ioc_size(rec.req)
-        if rec.kind == "other" or (rec.top0 is None and (rec.kind != "uvm" or self.policy.uvm.get(rec.key) is not None)):
+        if rec.kind == "other" or (
+            rec.top0 is None and (rec.kind != "uvm" or self.policy.uvm.get(rec.key) is not None)
+        ):
             self.skipped += 1
             return
         if rec.kind != "uvm" and len(rec.top0 or b"") != size:
@@ -345,7 +358,9 @@ class Replay:
         return result
 
     def _supply(self, process: _Process, rec: Record, decision: Decision) -> bool:
-        """A descriptor in the arguments that the driver took, so that the program had it: install one of the kind that is wanted."""
+        """A descriptor in the arguments that the driver took, so that the program had it: install one of the kind
+        that is wanted.
+        """
         if decision.why is not Why.FD or rec.err or rec.status or decision.rule is None:
             return False
         of = decision.rule.params_at(self.policy.version)
@@ -384,7 +399,9 @@ class Replay:
 
     def _own(self, decision: Decision | None) -> tuple[tuple[int, int], ...]:
         """The fields that a guest always finds as it left them: descriptors and pointers, whatever the driver wrote there."""
-        of = decision.rule.params_at(self.policy.version) if decision is not None and decision.rule is not None else None
+        of = (
+            decision.rule.params_at(self.policy.version) if decision is not None and decision.rule is not None else None
+        )
         return plan(of).restore if isinstance(of, CStruct) else ()
 
     def _compare(self, rec: Record, decision: Decision | None) -> None:
@@ -400,7 +417,9 @@ class Replay:
             pieces.append(("the parameters", address, _kept(rec.par, rec.par0, own)))
         for offset, old, new in rec.bufs:
             holder = rec.par0 if rec.par0 and inner else before
-            pieces.append((f"the buffer at {offset}", int.from_bytes(holder[offset : offset + 8], "little"), new or old))
+            pieces.append(
+                (f"the buffer at {offset}", int.from_bytes(holder[offset : offset + 8], "little"), new or old)
+            )
         for what, at, want in pieces:
             try:
                 got = memory.read(at, len(want))
@@ -408,7 +427,12 @@ class Replay:
                 continue
             if got != want:
                 first = next(i for i, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
-                self._add(self.divergences, rec, f"{what} differs at byte {first}: {got[first:first + 8].hex()}, the program's {want[first:first + 8].hex()}")
+                self._add(
+                    self.divergences,
+                    rec,
+                    f"{what} differs at byte {first}: {got[first : first + 8].hex()}, the program's "
+                    f"{want[first : first + 8].hex()}",
+                )
                 return
 
     # The program's own objects, read off the answers it got
@@ -421,7 +445,9 @@ class Replay:
             client = new if hclass in _ROOTS else root
             self._objects[client, new] = (hclass, 0 if hclass in _ROOTS else parent)
             self._known.add((client, new))
-        elif rec.kind == "fe" and rec.key == NV_ESC_RM_DUP_OBJECT and len(top) == _DUP.size and not _DUP.unpack(top)[-1]:
+        elif (
+            rec.kind == "fe" and rec.key == NV_ESC_RM_DUP_OBJECT and len(top) == _DUP.size and not _DUP.unpack(top)[-1]
+        ):
             client, parent, new, source_client, source, _, _ = _DUP.unpack(top)
             if (source_client, source) in self._objects:
                 self._objects[client, new] = (self._objects[source_client, source][0], parent)
@@ -433,13 +459,18 @@ class Replay:
         elif rec.kind == "fe" and rec.key in _ALLOCATES and not _word(top, _ALLOCATES[rec.key].status):
             where = _ALLOCATES[rec.key]
             key = (_word(top, where.client), _word(top, where.new))
-            self._objects[key] = (None if where.hclass is None else _word(top, where.hclass), None if where.parent is None else _word(top, where.parent))
+            self._objects[key] = (
+                None if where.hclass is None else _word(top, where.hclass),
+                None if where.parent is None else _word(top, where.parent),
+            )
             self._known.add(key)
         elif rec.kind == "control" and not rec.status and len(top) == _CONTROL.size:
             # The driver answered for this object, so it was alive: the session's graph must have it if it ever had.
             client, handle = _CONTROL.unpack(top)[:2]
             if (client, handle) in self._known and graph.get(client, handle) is None:
-                self._add(self.divergences, rec, f"the driver still had object {client:#x}:{handle:#x}, the session has not")
+                self._add(
+                    self.divergences, rec, f"the driver still had object {client:#x}:{handle:#x}, the session has not"
+                )
         if len(self._known) > 1 << 20:
             self._known.clear()
 
@@ -453,7 +484,9 @@ class Replay:
             for obj in process.session.objects():
                 want = self._objects.get((obj.client, obj.handle))
                 if want is None or want[0] not in (None, obj.hclass) or want[1] not in (None, obj.parent):
-                    self.divergences.append(Step(0, "object", obj.hclass, f"process {pid}: {obj}: the program has no such object"))
+                    self.divergences.append(
+                        Step(0, "object", obj.hclass, f"process {pid}: {obj}: the program has no such object")
+                    )
                 left.append((pid, str(obj)))
             if dict(process.fds) != process.expected:
                 odd = sorted(set(process.fds) ^ set(process.expected))
@@ -468,4 +501,3 @@ class Replay:
             "objects": len(left),
             "descriptors": sum(len(p.fds) for p in self._processes.values()),
         }
-

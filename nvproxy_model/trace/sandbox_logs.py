@@ -20,18 +20,23 @@ _ALLOC: Final = re.compile(r"nvproxy: allocation class " + _HEX)
 _UVM: Final = re.compile(r"nvproxy: uvm ioctl \d+ = " + _HEX)
 _FAILED: Final = re.compile(r"nvproxy: (?:frontend |uvm )?ioctl (?:internally )?failed: status=" + _HEX)
 _REFUSED: Final = re.compile(
-    r"nvproxy: (?P<why>[a-z ]{1,60}) for (?P<what>frontend ioctl|uvm ioctl|control command|allocation class) (?P<number>0x[0-9a-fA-F]{1,8}|\d{1,10})"
+    r"nvproxy: (?P<why>[a-z ]{1,60}) for "
+    r"(?P<what>frontend ioctl|uvm ioctl|control command|allocation class) (?P<number>0x[0-9a-fA-F]{1,8}|\d{1,10})"
     r"(?: == (?P<nr>0x[0-9a-fA-F]{1,8}) \(argSize=\d+, cmd=(?P<cmd>0x[0-9a-fA-F]{1,8})\)| = (?P<uvm>0x[0-9a-fA-F]{1,8}))?"
 )
-_CALL: Final = re.compile(r"(?P<way>[EX]) ioctl\((?P<fd>0x[0-9a-f]{1,8}) (?P<dev>/dev/nvidia[\w/-]*),? (?P<req>0x[0-9a-fA-F]{1,8})")
+_CALL: Final = re.compile(
+    r"(?P<way>[EX]) ioctl\((?P<fd>0x[0-9a-f]{1,8}) (?P<dev>/dev/nvidia[\w/-]*),? (?P<req>0x[0-9a-fA-F]{1,8})"
+)
 _RESULT: Final = re.compile(r"\) = (-?\d{1,20})(?: \(0x[0-9a-f]+\))?(?: errno=(\d{1,4}))?")
 
 NVPROXY: Final = re.compile(r"nvproxy: |[EX] ioctl\(0x[0-9a-f]{1,8} /dev/nvidia|^\s*ioctl\(0x[0-9a-f]+ /dev/nvidia")
 """What a line of a sandbox's debug log looks like, where it is about this device."""
 
 _SNIFFED: Final = re.compile(
-    r"(?P<class>Control|Alloc|Frontend|UVM|Unknown) ioctl: (?:path=(?P<path>\S{1,4096}) )?request=" + _HEX.replace("(", "(?P<req>", 1)
-    + r" \[nr=(?P<nr>\w{1,40})(?:, (?:cmd|hClass)=(?P<key>0x[0-9a-fA-F]{1,8}))?(?:, size=\d{1,6})?\] => ret=(?P<ret>-?\d{1,10})(?: status=(?P<status>0x[0-9a-fA-F]{1,8}))?"
+    r"(?P<class>Control|Alloc|Frontend|UVM|Unknown) ioctl: (?:path=(?P<path>\S{1,4096}) )?request="
+    + _HEX.replace("(", "(?P<req>", 1)
+    + r" \[nr=(?P<nr>\w{1,40})(?:, (?:cmd|hClass)=(?P<key>0x[0-9a-fA-F]{1,8}))?"
+    r"(?:, size=\d{1,6})?\] => ret=(?P<ret>-?\d{1,10})(?: status=(?P<status>0x[0-9a-fA-F]{1,8}))?"
 )
 SNIFFER: Final = re.compile(r"(?:Control|Alloc|Frontend|UVM|Unknown) ioctl: (?:path=\S+ )?request=0x")
 
@@ -64,7 +69,10 @@ def nvproxy(lines: Iterator[tuple[int, str]], problems: Problems) -> Iterator[di
     for _, text in lines:
         task = _TASK.search(text)
         pid, tid = (min(int(task[1]), 0x7FFFFFFF), min(int(task[2]), 0x7FFFFFFF)) if task else (0, 0)
-        if match := _CALL.search(text) or re.match(r"\s*(?P<way>)ioctl\((?P<fd>0x[0-9a-f]{1,7}) (?P<dev>/dev/nvidia[\w/-]*),? (?P<req>0x[0-9a-fA-F]{1,8})", text):
+        if match := _CALL.search(text) or re.match(
+            r"\s*(?P<way>)ioctl\((?P<fd>0x[0-9a-f]{1,7}) (?P<dev>/dev/nvidia[\w/-]*),? (?P<req>0x[0-9a-fA-F]{1,8})",
+            text,
+        ):
             fd, request = int(match["fd"], 16), int(match["req"], 16)
             if match["way"] == "X":
                 record = pending.pop(tid, None)
@@ -102,7 +110,9 @@ def nvproxy(lines: Iterator[tuple[int, str]], problems: Problems) -> Iterator[di
 
 
 def _refusal(match: re.Match[str], pending: dict[int, dict[str, Any]], pid: int, tid: int) -> Iterator[dict[str, Any]]:
-    kind = {"frontend ioctl": "fe", "uvm ioctl": "uvm", "control command": "control", "allocation class": "alloc"}[match["what"]]
+    kind = {"frontend ioctl": "fe", "uvm ioctl": "uvm", "control command": "control", "allocation class": "alloc"}[
+        match["what"]
+    ]
     text = match["nr"] or match["uvm"] or match["number"]
     number = int(text, 16 if text.startswith("0x") else 10) & 0xFFFFFFFF
     record = pending.pop(tid, None)
@@ -115,7 +125,16 @@ def _refusal(match: re.Match[str], pending: dict[int, dict[str, Any]], pid: int,
             record = None
     if record is None:
         request = match["cmd"] or (hex(number) if kind == "uvm" else hex(_iowr(0x2A if kind == "control" else 0x2B, 0)))
-        record = {"k": "ioctl", "t": 0, "pid": pid, "tid": tid, "ret": 0, "req": request.lower(), "kind": kind, "key": hex(number)}
+        record = {
+            "k": "ioctl",
+            "t": 0,
+            "pid": pid,
+            "tid": tid,
+            "ret": 0,
+            "req": request.lower(),
+            "kind": kind,
+            "key": hex(number),
+        }
     record.pop("_entered", None)
     record["refused"] = match["why"]
     if kind in ("fe", "uvm"):
@@ -126,7 +145,10 @@ def _refusal(match: re.Match[str], pending: dict[int, dict[str, Any]], pid: int,
 
 
 def sniffer(lines: Iterator[tuple[int, str]], problems: Problems) -> Iterator[dict[str, Any]]:
-    """The calls that gVisor's ioctl_sniffer printed. Its summary holds the last instance of each unsupported call, not all of them."""
+    """The calls that gVisor's ioctl_sniffer printed.
+
+    Its summary holds the last instance of each unsupported call, not all of them.
+    """
     kinds = {"Control": "control", "Alloc": "alloc", "Frontend": "fe", "UVM": "uvm", "Unknown": "other"}
     for number, text in lines:
         match = _SNIFFED.search(text)
@@ -142,7 +164,16 @@ def sniffer(lines: Iterator[tuple[int, str]], problems: Problems) -> Iterator[di
             continue
         else:
             key = ioc_nr(request) if kind == "fe" else request
-        record = {"k": "ioctl", "t": 0, "pid": 0, "tid": 0, "ret": int(match["ret"]), "req": hex(request), "kind": kind, "key": hex(key)}
+        record = {
+            "k": "ioctl",
+            "t": 0,
+            "pid": 0,
+            "tid": 0,
+            "ret": int(match["ret"]),
+            "req": hex(request),
+            "kind": kind,
+            "key": hex(key),
+        }
         if match["status"]:
             record["status"] = match["status"].lower()
         if match["path"]:

@@ -92,7 +92,9 @@ class Scrubber:
 
     def _uuid(self, value: bytes) -> None:
         if value not in self.uuids and len(self.uuids) < _LIMIT:
-            self.uuids[value] = b"\0\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd" + (len(self.uuids) + 1).to_bytes(2, "big")
+            self.uuids[value] = b"\0\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd" + (
+                len(self.uuids) + 1
+            ).to_bytes(2, "big")
 
     def _address(self, value: int) -> int:
         """The same offset in a page of our own for each page of the program's."""
@@ -122,7 +124,9 @@ class Scrubber:
     def _pattern(self) -> re.Pattern[bytes]:
         if self._all is None:
             known = [re.escape(value) for value in (*self.uuids, *self.serials)]
-            self._all = re.compile(b"|".join([_UUID.pattern.replace(b"(", b"(?:").replace(b"(?:?:", b"(?:"), *known]), re.DOTALL)
+            self._all = re.compile(
+                b"|".join([_UUID.pattern.replace(b"(", b"(?:").replace(b"(?:?:", b"(?:"), *known]), re.DOTALL
+            )
         return self._all
 
     def _bytes(self, data: bytes, shape: Shape | None) -> bytes:
@@ -179,7 +183,13 @@ def scrub(source: Path, output: Path, catalog: Catalog) -> tuple[Reader, Scrubbe
     for rec in first:
         scrubber.learn(rec)
     head = first.header
-    clean = Header(driver=first.driver, arch=head.arch, recorder=head.recorder, command=tuple(_command(list(head.command))), values=head.values)
+    clean = Header(
+        driver=first.driver,
+        arch=head.arch,
+        recorder=head.recorder,
+        command=tuple(_command(list(head.command))),
+        values=head.values,
+    )
     second = Reader(source)
     with writing(output, clean) as writer:
         for rec in second:

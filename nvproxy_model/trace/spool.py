@@ -64,10 +64,37 @@ class Seen:
 
 
 def _frame(data: bytes) -> Frame:
-    (_, _, kind, flags, pid, tid, err, time, ident, ret, fd, request, space, key, status, psize, a, b, c, d, text, count) = (
-        _HEADER.unpack_from(data)
-    )
-    if max(pid, tid) > 0x7FFFFFFF or err > 4095 or max(time, a, b) >= 1 << 63 or not -1 <= fd <= 0x7FFFFFFF or kind not in range(1, 10):
+    (
+        _,
+        _,
+        kind,
+        flags,
+        pid,
+        tid,
+        err,
+        time,
+        ident,
+        ret,
+        fd,
+        request,
+        space,
+        key,
+        status,
+        psize,
+        a,
+        b,
+        c,
+        d,
+        text,
+        count,
+    ) = _HEADER.unpack_from(data)
+    if (
+        max(pid, tid) > 0x7FFFFFFF
+        or err > 4095
+        or max(time, a, b) >= 1 << 63
+        or not -1 <= fd <= 0x7FFFFFFF
+        or kind not in range(1, 10)
+    ):
         raise ValueError("a frame whose numbers are none of ours")
     at = _HEADER.size + text
     end = len(data) - _CHECK.size
@@ -82,7 +109,25 @@ def _frame(data: bytes) -> Frame:
     if at != end:
         raise ValueError("a frame is longer than its sections")
     body = data[_HEADER.size : _HEADER.size + text]
-    return Frame(kind, flags, pid, tid, err, time, ident, ret, fd, request, space, key, status, psize, (a, b, c, d), body, sections)
+    return Frame(
+        kind,
+        flags,
+        pid,
+        tid,
+        err,
+        time,
+        ident,
+        ret,
+        fd,
+        request,
+        space,
+        key,
+        status,
+        psize,
+        (a, b, c, d),
+        body,
+        sections,
+    )
 
 
 def frames(raw: IO[bytes], problems: Problems) -> Iterator[Frame]:
@@ -202,7 +247,9 @@ class _Execs:
         return result
 
 
-def records(raw: IO[bytes], problems: Problems, seen: Seen, *, values: bool = True, first: int | None = None) -> Iterator[dict[str, Any]]:
+def records(
+    raw: IO[bytes], problems: Problems, seen: Seen, *, values: bool = True, first: int | None = None
+) -> Iterator[dict[str, Any]]:
     """The records of a spool, calls in the order in which they returned.
 
     ``first`` is the process that the launcher began itself. A call that never returned comes last, marked unfinished.

@@ -25,7 +25,8 @@ _PREFIX: Final = re.compile(
 _CALL: Final = re.compile(r"(?P<name>[a-z_0-9]+)\((?P<rest>.*)", re.DOTALL)
 _RESUMED: Final = re.compile(r"<\.\.\. (?P<name>[a-z_0-9]+) resumed>\s*,?\s*(?P<rest>.*)", re.DOTALL)
 _RESULT: Final = re.compile(
-    r"\)\s+= (?P<ret>-?\d{1,20}|0x[0-9a-f]{1,16}|\?)(?:<[^>]*(?:<[^>]*>)?>)?(?: (?P<errno>E[A-Z0-9]+))?[^<]*(?:<(?P<dur>\d{1,9}\.\d{1,9})>)?\s*$"
+    r"\)\s+= (?P<ret>-?\d{1,20}|0x[0-9a-f]{1,16}|\?)(?:<[^>]*(?:<[^>]*>)?>)?"
+    r"(?: (?P<errno>E[A-Z0-9]+))?[^<]*(?:<(?P<dur>\d{1,9}\.\d{1,9})>)?\s*$"
 )
 _FD: Final = r"(?P<fd>-?\d{1,10})(?:<(?P<path>[^<>]*)(?:<[^<>]*>)?>)?"
 _IOCTL: Final = re.compile(
@@ -34,13 +35,17 @@ _IOCTL: Final = re.compile(
 _IOC: Final = re.compile(
     r"_IOC\(\s*(?P<dir>[A-Z_|0-9x]+)\s*,\s*(?P<type>0x[0-9a-fA-F]{1,2}|\d{1,3}|'.')\s*,\s*(?P<nr>0x[0-9a-fA-F]{1,2}|\d{1,3})\s*,\s*(?P<size>0x[0-9a-fA-F]{1,4}|\d{1,5})\s*\)"
 )
-_OPEN: Final = re.compile(r'(?:(?:AT_FDCWD|-?\d{1,10})(?:<[^<>]*>)?,\s*)?"(?P<name>(?:[^"\\]|\\.)*)"(?P<rest>.*)', re.DOTALL)
+_OPEN: Final = re.compile(
+    r'(?:(?:AT_FDCWD|-?\d{1,10})(?:<[^<>]*>)?,\s*)?"(?P<name>(?:[^"\\]|\\.)*)"(?P<rest>.*)', re.DOTALL
+)
 _FIRST_FD: Final = re.compile(_FD)
 _SECOND: Final = re.compile(r"[^,]*,\s*(?P<arg>[^,)\s]+)")
 _DIRECTIONS: Final = {"_IOC_NONE": 0, "_IOC_WRITE": 1, "_IOC_READ": 2}
 
 SIGNATURE: Final = re.compile(
-    r"^(?:\[pid\s+\d+\]\s*|\d+\s+)?(?:[\d:.]+\s+)?(?:ioctl\(-?\d+(?:<[^<>]*(?:<[^<>]*>)?>)?, (?:_IOC\(|0x|\d|[A-Z])|open(?:at)?\(.*\) = |execve\(\"|<\.\.\. [a-z_0-9]+ resumed>)"
+    r"^(?:\[pid\s+\d+\]\s*|\d+\s+)?(?:[\d:.]+\s+)?"
+    r"(?:ioctl\(-?\d+(?:<[^<>]*(?:<[^<>]*>)?>)?, (?:_IOC\(|0x|\d|[A-Z])"
+    r"|open(?:at)?\(.*\) = |execve\(\"|<\.\.\. [a-z_0-9]+ resumed>)"
 )
 """What a line of strace looks like."""
 
@@ -51,7 +56,9 @@ _WAITING: Final = 4096
 
 
 def request_number(text: str) -> int | None:
-    """The number behind ``0xc020462a``, ``3223340586`` or ``_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2a, 0x20)``; None for another text."""
+    """The number behind ``0xc020462a``, ``3223340586`` or ``_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2a, 0x20)``; None
+    for another text.
+    """
     match = _IOC.fullmatch(text)
     if match is None:
         try:
@@ -152,7 +159,9 @@ class _Parser:
                     self.problems.add(number, "an ioctl is resumed that was not begun in this log")
                 return
             rest = resumed["rest"]
-            joined = begun + (", " if begun and not begun.rstrip().endswith(",") and not rest.startswith(")") else "") + rest
+            joined = (
+                begun + (", " if begun and not begun.rstrip().endswith(",") and not rest.startswith(")") else "") + rest
+            )
             yield from self.call(number, tid, when, resumed["name"], joined)
             return
         call = _CALL.match(body)
@@ -180,9 +189,8 @@ class _Parser:
         return self.last
 
     def call(self, number: int, tid: int, when: int, name: str, rest: str) -> Iterator[dict[str, Any]]:
-        result = None
-        for result in _RESULT.finditer(rest):
-            pass
+        results = list(_RESULT.finditer(rest))
+        result = results[-1] if results else None
         if result is None:
             if name == "ioctl":
                 self.problems.add(number, "an ioctl without its result")

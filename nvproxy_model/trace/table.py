@@ -110,7 +110,15 @@ def entries(catalog: Catalog) -> list[Entry]:
         elif kind == "fe":
             add(_frontend(number, record))
         else:
-            add(Entry(_SPACES[kind], number, record.sizeof(), status_offset=_status(record), pointers=tuple(_pointers(record))))
+            add(
+                Entry(
+                    _SPACES[kind],
+                    number,
+                    record.sizeof(),
+                    status_offset=_status(record),
+                    pointers=tuple(_pointers(record)),
+                )
+            )
     for kind, number, size, status in catalog.sizes():
         add(Entry(_SPACES[kind], number, size, status_offset=NONE if status is None else status))
     return [result[key] for key in sorted(result)]
@@ -123,6 +131,8 @@ def pack(table: list[Entry]) -> bytes:
         pointers = entry.pointers[:_POINTERS]
         parts.append(_ENTRY.pack(*entry[:8], len(pointers)))
         for p in pointers:
-            parts.append(_POINTER.pack(p.offset, p.count_offset, p.count_width, p.square, 0, p.element, p.fixed, p.limit))
+            parts.append(
+                _POINTER.pack(p.offset, p.count_offset, p.count_width, p.square, 0, p.element, p.fixed, p.limit)
+            )
         parts.append(bytes(_POINTER.size * (_POINTERS - len(pointers))))
     return b"".join(parts)

@@ -21,6 +21,7 @@ from nvproxy_model.trace.check import GROUPS, MISSING, Check, every_release, min
 from nvproxy_model.trace.reader import Reader
 
 DRIVER = "580.159.04"
+CALL = '{"k":"ioctl","t":1,"tid":5,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc020462a","kind":"%s","key":"%s"%s}\n'
 CAPS = ("compute,utility", "compute,utility,profiling", "graphics", SUPPORTED)
 
 
@@ -76,7 +77,11 @@ def from_check(check: Check) -> Counter[tuple[str, str, int, str]]:
     result: Counter[tuple[str, str, int, str]] = Counter()
     for row in check.rows.values():
         # Arguments are judged by more than the tables: here they count as what the tables say of their number.
-        group = "admitted" if row.group == "argument" or (row.group == "host-refused" and "not open" in row.reason) else row.group
+        group = (
+            "admitted"
+            if row.group == "argument" or (row.group == "host-refused" and "not open" in row.reason)
+            else row.group
+        )
         if row.count:
             result[group, row.kind, row.number, row.device or ""] += row.count
         for inner in row.under:
@@ -131,12 +136,18 @@ def test_the_silent_refusals_carry_their_sentence(traces: dict[str, Path], catal
 
 def test_a_host_s_own_refusal_is_shown_and_not_missing(traces: dict[str, Path], catalog: Catalog) -> None:
     check = Check(Policy.for_driver(DRIVER, "compute,utility"), catalog).feed(Reader(traces["nsys-gpuctxsw-1"]))
-    assert groups(check, "host-refused") == {("alloc", 0x73, ""), ("control", 0x2080123D, ""), ("open", 0, "/dev/nvidia-modeset")}
+    assert groups(check, "host-refused") == {
+        ("alloc", 0x73, ""),
+        ("control", 0x2080123D, ""),
+        ("open", 0, "/dev/nvidia-modeset"),
+    }
 
 
 def test_the_same_number_refused_and_answered_is_two_rows(write: Callable[..., Path], catalog: Catalog) -> None:
-    line = '{"k":"ioctl","t":1,"tid":5,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc020462a","kind":"control","key":"0x20800ffe","status":"%s"}\n'
-    check = Check(Policy.for_driver(DRIVER), catalog).feed(Reader(write(line % "0x0" + line % "0x56" + line % "0x56" + line % "0x1f")))
+    line = CALL % ("control", "0x20800ffe", ',"status":"%s"')
+    check = Check(Policy.for_driver(DRIVER), catalog).feed(
+        Reader(write(line % "0x0" + line % "0x56" + line % "0x56" + line % "0x1f"))
+    )
     assert {row.group: row.count for row in check.rows.values()} == {"unknown": 2, "host-refused": 2}
 
 
@@ -180,10 +191,8 @@ def test_all_drivers_agree_with_a_check_of_each(traces: dict[str, Path], catalog
 
 
 def test_verdicts(write: Callable[..., Path], catalog: Catalog) -> None:
-    line = '{"k":"ioctl","t":1,"tid":5,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc020462a","kind":"%s","key":"%s"}\n'
-
     def verdict(*calls: tuple[str, str]) -> str:
-        text = "".join(line % call for call in calls)
+        text = "".join(CALL % (*call, "") for call in calls)
         return Check(Policy.for_driver(DRIVER), catalog).feed(Reader(write(text))).verdict
 
     assert verdict(("control", "0x20800301")) == "admitted"
@@ -198,8 +207,10 @@ def test_verdicts(write: Callable[..., Path], catalog: Catalog) -> None:
 
 
 def test_a_precedence_of_windows(write: Callable[..., Path], catalog: Catalog) -> None:
-    line = '{"k":"ioctl","t":1,"tid":5,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc020462a","kind":"control","key":"%s"}\n'
-    check = Check(Policy.for_driver(DRIVER), catalog).feed(Reader(write("".join(line % key for key in ("0x20808157", "0x20810110", "0x20818001")))))
+    line = CALL % ("control", "%s", "")
+    check = Check(Policy.for_driver(DRIVER), catalog).feed(
+        Reader(write("".join(line % key for key in ("0x20808157", "0x20810110", "0x20818001"))))
+    )
     reasons = {row.number: row.reason for row in check.rows.values()}
     assert "RM_GSS_LEGACY_MASK" in reasons[0x20808157]
     assert "NV2081_BINAPI" in reasons[0x20810110]

@@ -29,7 +29,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return list(map(json.loads, gzip.decompress(path.read_bytes()).splitlines()))
 
 
-def rewritten(path: Path, write: Write, change: Callable[[dict[str, Any]], dict[str, Any] | None], name: str = "b.jsonl") -> Path:
+def rewritten(
+    path: Path, write: Write, change: Callable[[dict[str, Any]], dict[str, Any] | None], name: str = "b.jsonl"
+) -> Path:
     new = [changed for obj in lines(path) if (changed := change(obj)) is not None]
     return write("".join(json.dumps(obj) + "\n" for obj in new), name)
 
@@ -53,7 +55,11 @@ def test_a_trace_equals_itself_with_other_handles_and_descriptors(trace: Path, w
 
 def test_a_changed_status_behind_a_recycled_handle_is_found(traces: dict[str, Path], write: Write) -> None:
     """The one differing status of a profiler's two runs."""
-    number = next(obj["key"] for obj in lines(traces["ncu-1"]) if obj["k"] == "ioctl" and obj["kind"] == "control" and obj["status"] == "0x0")
+    number = next(
+        obj["key"]
+        for obj in lines(traces["ncu-1"])
+        if obj["k"] == "ioctl" and obj["kind"] == "control" and obj["status"] == "0x0"
+    )
     done = []
 
     def change(obj: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +68,9 @@ def test_a_changed_status_behind_a_recycled_handle_is_found(traces: dict[str, Pa
             obj["status"] = "0x56"
         return obj
 
-    assert differences(traces["ncu-1"], rewritten(traces["ncu-1"], write, change)) == [("other-status", "control", int(number, 16))]
+    assert differences(traces["ncu-1"], rewritten(traces["ncu-1"], write, change)) == [
+        ("other-status", "control", int(number, 16))
+    ]
 
 
 def test_missing_added_and_recounted_calls(traces: dict[str, Path], write: Write) -> None:
@@ -98,12 +106,21 @@ def test_census_counts_windows_per_process(trace: Path) -> None:
     census.feed("x", Reader(trace))
     want = Counter((obj["kind"], int(obj["key"], 16)) for obj in lines(trace) if obj["k"] == "ioctl")
     assert {(row["kind"], row["number"]): row["count"] for row in census.rows()} == want
-    calls = sum(count for (kind, number), count in want.items() if kind == "control" and (number & 0x8000 or number >> 16 == 0x2081))
+    calls = sum(
+        count
+        for (kind, number), count in want.items()
+        if kind == "control" and (number & 0x8000 or number >> 16 == 0x2081)
+    )
     assert sum(entry[name]["calls"] for entry in census.windows() for name in ("legacy-gss", "binapi", "both")) == calls
 
 
 def test_windows_have_a_fixed_precedence() -> None:
-    assert [window(n) for n in (0x20808157, 0x20810110, 0x20818001, 0x20800301)] == ["legacy-gss", "binapi", "both", None]
+    assert [window(n) for n in (0x20808157, 0x20810110, 0x20818001, 0x20800301)] == [
+        "legacy-gss",
+        "binapi",
+        "both",
+        None,
+    ]
 
 
 def test_stats_agree_with_a_plain_count(trace: Path) -> None:
@@ -173,6 +190,10 @@ def test_kinds_of_devices(path: str | None, kind: str) -> None:
     assert device_kind(path) == kind
 
 
+CONTROL = (
+    '{"k":"ioctl","tid":1,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc020462a","kind":"control",'
+    '"key":"0x20808888","par0":"%s"}\n'
+)
 UUID = bytes(range(0x30, 0x40))
 TEXT = b"GPU-30313233-3435-3637-3839-3a3b3c3d3e3f"
 
@@ -198,7 +219,7 @@ def test_scrubbing_replaces_and_still_compares_and_replays(trace: Path, tmp_path
 def test_scrubbing_finds_uuids_in_both_forms(write: Write, tmp_path: Path, catalog: Catalog) -> None:
     """The text form names it; from then on its 16 bytes are found wherever they stand, before it too."""
     params = bytes(8) + UUID + bytes(8)
-    line = '{"k":"ioctl","tid":1,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc020462a","kind":"control","key":"0x20808888","par0":"%s"}\n'
+    line = CONTROL
     source = write(line % params.hex() + line % (b"xx" + TEXT + b"\0\0").hex())
     out = tmp_path / "clean.jsonl"
     _, scrubber = scrub(source, out, catalog)
@@ -211,7 +232,7 @@ def test_scrubbing_finds_uuids_in_both_forms(write: Write, tmp_path: Path, catal
 
 
 def test_scrubbing_keeps_distinct_values_distinct(write: Write, tmp_path: Path, catalog: Catalog) -> None:
-    line = '{"k":"ioctl","tid":1,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc020462a","kind":"control","key":"0x20808888","par0":"%s"}\n'
+    line = CONTROL
     source = write(line % TEXT.hex() + line % TEXT.replace(b"30313233", b"40313233").hex() + line % TEXT.hex())
     out = tmp_path / "clean.jsonl"
     scrub(source, out, catalog)

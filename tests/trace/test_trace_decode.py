@@ -43,7 +43,17 @@ NO_HEADER = {0x20803406, 0x20810108, 0x20810110, 0x20810111}
 
 
 def record(**fields: Any) -> fmt.Record:
-    base = {"k": "ioctl", "t": 0, "tid": 1, "fd": 3, "ret": 0, "dev": "/dev/nvidiactl", "req": "0xc020462a", "kind": "control", "key": "0x102"}
+    base = {
+        "k": "ioctl",
+        "t": 0,
+        "tid": 1,
+        "fd": 3,
+        "ret": 0,
+        "dev": "/dev/nvidiactl",
+        "req": "0xc020462a",
+        "kind": "control",
+        "key": "0x102",
+    }
     return fmt.record({**base, **fields}, 1)
 
 
@@ -56,7 +66,11 @@ def plain(value: Any) -> Any:
 
 def test_the_nearest_public_facts_are_named(catalog: Catalog) -> None:
     assert catalog.notes == ["driver 580.159.04 has no public source: the recorded facts of 580.142 stand for it"]
-    assert Catalog("570.211.01").notes[0].startswith("driver 570.211.01 is not in driver_versions.yaml: the rules of 570.195.03")
+    assert (
+        Catalog("570.211.01")
+        .notes[0]
+        .startswith("driver 570.211.01 is not in driver_versions.yaml: the rules of 570.195.03")
+    )
     assert Catalog("580.126.20").notes == []
 
 
@@ -94,8 +108,16 @@ def test_the_fast_reader_agrees_with_construct_on_every_struct(trace: Path, cata
     for rec in Reader(trace):
         if rec.k != "ioctl":
             continue
-        for shape, data in ((catalog.outer(rec), rec.top), (catalog.shape(rec.kind, rec.key) if rec.par0 is not None else None, rec.par)):
-            if shape is None or data is None or len(data) < shape.size or seen[id(shape)] >= (1 if shape.size > 2000 else 4):
+        for shape, data in (
+            (catalog.outer(rec), rec.top),
+            (catalog.shape(rec.kind, rec.key) if rec.par0 is not None else None, rec.par),
+        ):
+            if (
+                shape is None
+                or data is None
+                or len(data) < shape.size
+                or seen[id(shape)] >= (1 if shape.size > 2000 else 4)
+            ):
                 continue
             seen[id(shape)] += 1
             constructs.setdefault(id(shape), through_construct(shape.layout))
@@ -129,11 +151,19 @@ def test_only_changed_fields_stand_after_the_call(traces: dict[str, Path], catal
 
 def test_structs_are_found_by_message_id_then_by_name(catalog: Catalog) -> None:
     # Structs that the naming rule alone would miss: their headers derive the number from another name's MESSAGE_ID.
-    by_id = {name: struct for name, struct in catalog.release.params.items() if struct not in (name.replace("_CTRL_CMD_", "_CTRL_", 1) + "_PARAMS",)}
+    by_id = {
+        name: struct
+        for name, struct in catalog.release.params.items()
+        if struct not in (name.replace("_CTRL_CMD_", "_CTRL_", 1) + "_PARAMS",)
+    }
     checked = 0
     for name, struct in by_id.items():
         number = catalog.release.constants[name]
-        if struct in catalog.release.structs and catalog.name("control", number) == name and number not in catalog.policy.control:
+        if (
+            struct in catalog.release.structs
+            and catalog.name("control", number) == name
+            and number not in catalog.policy.control
+        ):
             assert catalog.shape("control", number).name == struct  # type: ignore[union-attr]
             checked += 1
     assert checked > 20
@@ -163,7 +193,9 @@ def test_enumerators_are_named(traces: dict[str, Path], catalog: Catalog) -> Non
 def test_xfer_is_unwrapped_once(catalog: Catalog) -> None:
     inner = bytes(range(32))
     wrapper = (0x2A).to_bytes(4, "little") + (32).to_bytes(4, "little") + (0x7000).to_bytes(8, "little")
-    obj = Decoder(catalog).record(record(req="0xc01046d3", kind="fe", key="0xd3", top0=wrapper.hex(), bufs=[[8, inner.hex()]]))
+    obj = Decoder(catalog).record(
+        record(req="0xc01046d3", kind="fe", key="0xd3", top0=wrapper.hex(), bufs=[[8, inner.hex()]])
+    )
     assert obj["via_xfer"]["name"] == "NV_ESC_RM_CONTROL"
     assert obj["via_xfer"]["arg"]["struct"] == "NVOS54_PARAMETERS"
     assert obj["via_xfer"]["arg"]["fields"]["cmd"] == 0x0B0A0908
@@ -179,9 +211,19 @@ def test_attach_gpus_takes_any_number_of_ids(catalog: Catalog) -> None:
 
 
 def test_lying_sizes_are_notes(catalog: Catalog) -> None:
-    top = (1).to_bytes(4, "little") * 2 + (0x102).to_bytes(4, "little") + bytes(4) + (0x7000).to_bytes(8, "little") + (8).to_bytes(4, "little") + bytes(4)
+    top = (
+        (1).to_bytes(4, "little") * 2
+        + (0x102).to_bytes(4, "little")
+        + bytes(4)
+        + (0x7000).to_bytes(8, "little")
+        + (8).to_bytes(4, "little")
+        + bytes(4)
+    )
     size = catalog.shape("control", 0x102).size  # type: ignore[union-attr]
-    for recorded, said in ((8, f"is {size} bytes, 8 were recorded"), (size, f"paramsSize says 8, NV0000_CTRL_SYSTEM_GET_CPU_INFO_PARAMS is {size} bytes")):
+    for recorded, said in (
+        (8, f"is {size} bytes, 8 were recorded"),
+        (size, f"paramsSize says 8, NV0000_CTRL_SYSTEM_GET_CPU_INFO_PARAMS is {size} bytes"),
+    ):
         obj = Decoder(catalog).record(record(top0=top.hex(), par0="01" * recorded))
         assert any(said in note for note in obj["notes"]), obj["notes"]
     obj = Decoder(catalog).record(record(top0=top.hex(), par0="01" * (size + 3)))
@@ -204,7 +246,9 @@ def test_without_bytes_the_command_is_said_to_be_unknown(catalog: Catalog) -> No
     st.none() | st.binary(max_size=700),
     st.integers(0, 7),
 )
-def test_no_bytes_make_it_fail(kind: str, key: int, req: int, top0: Any, top1: Any, par0: Any, par1: Any, fl: int) -> None:
+def test_no_bytes_make_it_fail(
+    kind: str, key: int, req: int, top0: Any, top1: Any, par0: Any, par1: Any, fl: int
+) -> None:
     fields = {"top0": top0, "top1": top1, "par0": par0, "par1": par1}
     hexed = {name: data.hex() for name, data in fields.items() if data is not None}
     obj = Decoder(_CATALOG).record(record(kind=kind, key=hex(key), req=hex(req), fl=fl, **hexed))

@@ -38,7 +38,13 @@ CTL = "/dev/nvidiactl"
 
 @pytest.mark.parametrize(
     "request_text",
-    ["0xc020462a", "3223340586", "_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2a, 0x20)", "_IOC(_IOC_WRITE|_IOC_READ, 70, 42, 32)", "0xc020462a /* X */"],
+    [
+        "0xc020462a",
+        "3223340586",
+        "_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2a, 0x20)",
+        "_IOC(_IOC_WRITE|_IOC_READ, 70, 42, 32)",
+        "0xc020462a /* X */",
+    ],
 )
 def test_a_request_in_its_forms(request_text: str, write: Write) -> None:
     text = f'openat(AT_FDCWD, "{CTL}", O_RDWR) = 13\nioctl(13, {request_text}, 0x7ffc) = 0\n'
@@ -78,7 +84,8 @@ def test_lines_from_trackers(write: Write) -> None:
 
 def test_a_descriptor_that_the_log_never_opened(write: Write) -> None:
     """Only what can be no other driver's is taken: read and write, NVIDIA's letter, one of its escapes."""
-    text = "ioctl(77, 0xc030462b, 0x7f) = 0\nioctl(78, 0xc0204501, 0x7f) = 0\nioctl(79, 0x1d, 0x7f) = 0\nioctl(80, 0x4046462a, 0x7f) = 0\n"
+    text = "ioctl(77, 0xc030462b, 0x7f) = 0\nioctl(78, 0xc0204501, 0x7f) = 0\nioctl(79, 0x1d, 0x7f) = 0\n"
+    text += "ioctl(80, 0x4046462a, 0x7f) = 0\n"
     records, _ = read(write(text))
     assert calls(records) == [("fe", "0x2b", "0xc030462b", None, 0)]
 
@@ -129,12 +136,15 @@ def test_time_stamps(line: str, nanoseconds: int, write: Write) -> None:
 
 
 def test_paths_that_strace_prints_with_descriptors(write: Write) -> None:
-    records, _ = read(write("ioctl(5</dev/nvidia0<char 195:0>>, 0xc00446c9, 0x7) = 0\nioctl(6</dev/fb0>, 0xc020462a, 0x7) = 0\n"))
+    records, _ = read(
+        write("ioctl(5</dev/nvidia0<char 195:0>>, 0xc00446c9, 0x7) = 0\nioctl(6</dev/fb0>, 0xc020462a, 0x7) = 0\n")
+    )
     assert calls(records) == [("fe", "0xc9", "0xc00446c9", "/dev/nvidia0", 0)]
 
 
 def test_dup_and_close_move_the_device(write: Write) -> None:
-    text = f'openat(AT_FDCWD, "{CTL}", O_RDWR) = 3\ndup2(3, 9) = 9\nfcntl(9, F_DUPFD_CLOEXEC, 20) = 20\nclose(3) = 0\nioctl(3, 0x30000001, 1) = 0\nioctl(20, 0xc020462a, 1) = 0\n'
+    text = f'openat(AT_FDCWD, "{CTL}", O_RDWR) = 3\ndup2(3, 9) = 9\nfcntl(9, F_DUPFD_CLOEXEC, 20) = 20\n'
+    text += "close(3) = 0\nioctl(3, 0x30000001, 1) = 0\nioctl(20, 0xc020462a, 1) = 0\n"
     records, _ = read(write(text))
     assert [r["k"] for r in records] == ["open", "dup", "dup", "close", "ioctl"]
 
@@ -166,7 +176,17 @@ def test_strace_itself(tmp_path: Path) -> None:
         "os.wait()\n"
     )
     log = tmp_path / "log"
-    command = ["strace", "-f", "-o", log, "-e", "trace=ioctl,openat,close,clone,clone3,fork,vfork", sys.executable, "-c", program]
+    command = [
+        "strace",
+        "-f",
+        "-o",
+        log,
+        "-e",
+        "trace=ioctl,openat,close,clone,clone3,fork,vfork",
+        sys.executable,
+        "-c",
+        program,
+    ]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("strace may not trace here")
     # The device is /dev/null under another name.
@@ -197,7 +217,8 @@ D0702 03:51:57.1 1 frontend.go:887] [   1:   8] nvproxy: control command 0x20801
 W0702 03:51:57.1 1 frontend.go:927] [   1:   8] nvproxy: missing capability for control command 0x20801230 (paramsSize=20)
 D0702 03:51:57.1 1 uvm.go:133] [   1:   8] nvproxy: uvm ioctl 29 = 0x1d
 W0702 03:51:57.1 1 uvm.go:146] [   1:   8] nvproxy: handler is undefined for uvm ioctl 29 = 0x1d
-W0702 03:51:57.1 1 frontend.go:251] [   1:   8] nvproxy: handler is undefined for frontend ioctl 82 == 0x52 (argSize=16, cmd=0xc0104652)
+W0702 03:51:57.1 1 frontend.go:251] [   1:   8] nvproxy: handler is undefined for frontend ioctl 82 == 0x52
+(argSize=16, cmd=0xc0104652)
 """
 
 
@@ -289,7 +310,10 @@ def test_the_era_agrees_with_each_release_s_own_sizes() -> None:
     table = sizes()
     for name in recorded.versions[::12]:
         release = recorded.release(name)
-        requests = [(0x2B, release.structs["NVOS64_PARAMETERS"].size), (0x57, release.structs["NVOS46_PARAMETERS"].size)]
+        requests = [
+            (0x2B, release.structs["NVOS64_PARAMETERS"].size),
+            (0x57, release.structs["NVOS46_PARAMETERS"].size),
+        ]
         assert name in infer(requests).versions
         assert all(name in table[number][size] for number, size in requests)
 
@@ -300,7 +324,16 @@ def texts(lines: list[str]) -> Iterator[tuple[int, str]]:
 
 PARSERS = {"strace": strace.parse, "nvproxy-log": sandbox_logs.nvproxy, "ioctl-sniffer": sandbox_logs.sniffer}
 _PIECES = st.sampled_from(
-    [*TRACKER.splitlines(), *FOLLOWED.splitlines(), *SANDBOX.splitlines(), *SNIFFER.splitlines(), "ioctl(", "= 0", "<unfinished ...>", "[pid 99999999999]"]
+    [
+        *TRACKER.splitlines(),
+        *FOLLOWED.splitlines(),
+        *SANDBOX.splitlines(),
+        *SNIFFER.splitlines(),
+        "ioctl(",
+        "= 0",
+        "<unfinished ...>",
+        "[pid 99999999999]",
+    ]
 )
 
 
@@ -322,7 +355,14 @@ def test_any_lines_give_records_or_problems(name: str, lines: list[str]) -> None
 
 def test_a_line_without_end_takes_no_time() -> None:
     """Nested quantifiers would take for ever on these."""
-    hostile = ["ioctl(" + "1" * 100_000, '"' + "\\" * 100_000, "[pid 1] " * 20_000, "ioctl(3" + "<" * 50_000, "= 0 " * 50_000, "nvproxy: " + "a " * 50_000]
+    hostile = [
+        "ioctl(" + "1" * 100_000,
+        '"' + "\\" * 100_000,
+        "[pid 1] " * 20_000,
+        "ioctl(3" + "<" * 50_000,
+        "= 0 " * 50_000,
+        "nvproxy: " + "a " * 50_000,
+    ]
     for parse in PARSERS.values():
         list(parse(texts(hostile), Problems()))
 

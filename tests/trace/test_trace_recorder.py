@@ -1,4 +1,6 @@
-"""The preloaded recorder on programs over a fake driver: threads, fork, exec, vfork, sudden death; nothing changes for the program."""
+"""The preloaded recorder on programs over a fake driver: threads, fork, exec, vfork, sudden death; nothing
+changes for the program.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,17 @@ def ioctls(records: list[fmt.Record]) -> list[fmt.Record]:
     return [rec for rec in records if rec.k == "ioctl"]
 
 
-SCENARIOS = [("each",), ("calls", "50"), ("threads", "20"), ("fork", "5"), ("kill", "20"), ("dup", "3"), ("map",), ("raw", "2"), ("nothing",)]
+SCENARIOS = [
+    ("each",),
+    ("calls", "50"),
+    ("threads", "20"),
+    ("fork", "5"),
+    ("kill", "20"),
+    ("dup", "3"),
+    ("map",),
+    ("raw", "2"),
+    ("nothing",),
+]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s[0])
@@ -91,7 +103,9 @@ def test_output_and_exit_status_are_the_program_s_own(scenario: tuple[str, ...],
 
 
 @pytest.mark.parametrize(
-    ("scenario", "count"), [(("calls", "500"), 500), (("threads", "200"), 1600), (("fork", "40"), 200), (("kill", "20"), 20)], ids=str
+    ("scenario", "count"),
+    [(("calls", "500"), 500), (("threads", "200"), 1600), (("fork", "40"), 200), (("kill", "20"), 20)],
+    ids=str,
 )
 def test_no_call_is_missed(scenario: tuple[str, ...], count: int, recorder: Recorder) -> None:
     outcome, records, _, counted = recorder.run(*scenario)
@@ -103,7 +117,13 @@ def test_each_kind_of_call(recorder: Recorder) -> None:
     _, records, _, _ = recorder.run("each")
     calls = ioctls(records)
     first, build, alloc, unknown, fault, null, uvm, last = calls
-    assert (first.kind, first.key, first.status, first.par0, first.par1) == ("control", 0x20800FFE, 0x56, bytes(8), b"\xff" + bytes(7))
+    assert (first.kind, first.key, first.status, first.par0, first.par1) == (
+        "control",
+        0x20800FFE,
+        0x56,
+        bytes(8),
+        b"\xff" + bytes(7),
+    )
     assert (build.key, build.bufs[0][0], build.bufs[0][1]) == (0x101, 8, bytes(64))
     assert (build.bufs[0][2] or b"").startswith(b"580.159.04\0")
     assert (alloc.kind, alloc.key, len(alloc.par0 or b""), alloc.fl) == ("alloc", 0x80, 56, fmt.SIZE_BY_TABLE)
@@ -121,7 +141,9 @@ def test_without_values_numbers_sizes_and_statuses_stay(recorder: Recorder) -> N
     _, with_values, _, _ = recorder.run("each")
     recorder.out.unlink()
     _, without, _, _ = recorder.run("each", values=False)
-    assert [(r.kind, r.key, r.status, r.err) for r in ioctls(with_values)] == [(r.kind, r.key, r.status, r.err) for r in ioctls(without)]
+    assert [(r.kind, r.key, r.status, r.err) for r in ioctls(with_values)] == [
+        (r.kind, r.key, r.status, r.err) for r in ioctls(without)
+    ]
     for kept, left in zip(ioctls(with_values), ioctls(without), strict=True):
         assert left.top0 is left.top1 is left.par0 is left.par1 is None
         assert not left.bufs
@@ -139,7 +161,9 @@ def test_forked_processes_are_told_apart(recorder: Recorder) -> None:
     assert Counter(Counter(rec.pid for rec in ioctls(records)).values()) == {10: 5}
     began = [rec for rec in records if rec.k == "process"]
     assert [rec.raw["how"] for rec in began].count("fork") == 4
-    assert {rec.raw["ppid"] for rec in began if rec.raw["how"] == "fork"} == {next(rec.pid for rec in began if rec.raw["how"] == "exec")}
+    assert {rec.raw["ppid"] for rec in began if rec.raw["how"] == "fork"} == {
+        next(rec.pid for rec in began if rec.raw["how"] == "exec")
+    }
 
 
 def test_a_call_that_a_process_died_in_is_on_file(recorder: Recorder) -> None:
@@ -170,7 +194,12 @@ def test_dup_close_and_mmap(recorder: Recorder) -> None:
     _, records, _, _ = recorder.run("map")
     (mapped,) = (rec for rec in records if rec.k == "mmap")
     assert mapped.dev == "/dev/nvidia0"
-    assert {name: mapped.raw[name] for name in ("len", "prot", "flags", "off")} == {"len": 8192, "prot": 1, "flags": 2, "off": 0}
+    assert {name: mapped.raw[name] for name in ("len", "prot", "flags", "off")} == {
+        "len": 8192,
+        "prot": 1,
+        "flags": 2,
+        "off": 0,
+    }
     assert mapped.raw["va"] > 0
 
 
@@ -194,12 +223,20 @@ def test_raw_calls_are_not_seen(recorder: Recorder) -> None:
 
 
 def _sanitizer(programs: Any, name: str) -> Path | None:
-    out = subprocess.run([programs.cc, f"-print-file-name=lib{name}.so"], capture_output=True, text=True, check=True).stdout.strip()
+    out = subprocess.run(
+        [programs.cc, f"-print-file-name=lib{name}.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     return Path(out).resolve() if os.path.isabs(out) else None
 
 
-@pytest.mark.parametrize("scenario", [("each",), ("calls", "20"), ("threads", "40"), ("fork", "5"), ("kill", "5"), ("dup", "2"), ("map",)], ids=str)
-def test_under_asan_and_ubsan(scenario: tuple[str, ...], recorder: Recorder, programs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "scenario",
+    [("each",), ("calls", "20"), ("threads", "40"), ("fork", "5"), ("kill", "5"), ("dup", "2"), ("map",)],
+    ids=str,
+)
+def test_under_asan_and_ubsan(
+    scenario: tuple[str, ...], recorder: Recorder, programs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asan = _sanitizer(programs, "asan")
     if asan is None:
         pytest.skip("no libasan")
@@ -218,16 +255,26 @@ DRIVE = """
 import os, sys
 from pathlib import Path
 from nvproxy_model.trace import record
-outcome = record.record(sys.argv[4:], Path(sys.argv[3]), driver="580.126.20", recorder=Path(sys.argv[1]), environment={**os.environ, "LD_PRELOAD": sys.argv[2]})
+env = {**os.environ, "LD_PRELOAD": sys.argv[2]}
+outcome = record.record(sys.argv[4:], Path(sys.argv[3]), driver="580.126.20", recorder=Path(sys.argv[1]), environment=env)
 print(outcome.status, outcome.seen.ioctls, outcome.seen.unseen)
 """
 
 
 @pytest.mark.parametrize(("scenario", "count"), [("exec", 3), ("vfork", 4)])
-def test_devices_that_an_exec_inherits(scenario: str, count: int, programs: Any, tmp_path: Path, with_nodes: Any) -> None:
+def test_devices_that_an_exec_inherits(
+    scenario: str, count: int, programs: Any, tmp_path: Path, with_nodes: Any
+) -> None:
     out = tmp_path / "run.jsonl"
     done = with_nodes(
-        sys.executable, "-c", DRIVE, str(programs.recorder), str(programs.fake), str(out), str(programs.program), scenario
+        sys.executable,
+        "-c",
+        DRIVE,
+        str(programs.recorder),
+        str(programs.fake),
+        str(out),
+        str(programs.program),
+        scenario,
     )
     assert done.stdout.splitlines()[-1] == f"0 {count} []", done.stderr
     records = list(Reader(out))
@@ -261,7 +308,13 @@ def test_the_table_says_what_the_structs_say(catalog: Catalog) -> None:
     """Offsets against construct's own: each struct is built with its fields at their path's value."""
     found = {(e.space, e.number, e.size): e for e in table.entries(catalog)}
     control = next(e for (space, number, _), e in found.items() if (space, number) == (table.FRONTEND, 0x2A))
-    assert (control.size, control.key_offset, control.params_offset, control.size_offset, control.status_offset) == (32, 8, 16, 24, 28)
+    assert (control.size, control.key_offset, control.params_offset, control.size_offset, control.status_offset) == (
+        32,
+        8,
+        16,
+        24,
+        28,
+    )
     allocs = {e.size: e for (space, number, _), e in found.items() if (space, number) == (table.FRONTEND, 0x2B)}
     assert {size: (e.key_offset, e.params_offset, e.size_offset, e.status_offset) for size, e in allocs.items()} == {
         32: (12, 16, 24, 28),
@@ -309,7 +362,9 @@ def test_a_torn_frame_costs_that_frame(programs: Any, tmp_path: Path) -> None:
 
 @given(st.binary(max_size=400), st.integers(0, 600), st.integers(0, 8))
 def test_any_spool_is_read(noise: bytes, at: int, drop: int) -> None:
-    header = struct.pack("=4sIHHIIIQQqiIIIII4QII", b"NVTR", 116, 3, 0, 1, 1, 0, 5, 1, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    header = struct.pack(
+        "=4sIHHIIIQQqiIIIII4QII", b"NVTR", 116, 3, 0, 1, 1, 0, 5, 1, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+    )
     good = header + struct.pack("=I", ~116 & 0xFFFFFFFF)
     data = good * 3
     data = data[:at] + noise + data[at + drop :]

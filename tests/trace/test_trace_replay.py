@@ -30,13 +30,18 @@ def test_nothing_diverges(trace: Path) -> None:
     assert replay.divergences == []
     assert summary["skipped"] == 0
     assert summary["supplied"]["descriptors"] == DESCRIPTORS.get(trace.name.split(".")[0], 0)
-    assert summary["calls"] == sum(rec.k == "ioctl" or (rec.k == "mmap" and "uvm" not in (rec.dev or "")) for rec in Reader(trace))
+    assert summary["calls"] == sum(
+        rec.k == "ioctl" or (rec.k == "mmap" and "uvm" not in (rec.dev or "")) for rec in Reader(trace)
+    )
 
 
 def test_refused_handles_are_expected_where_the_host_refused_too(traces: dict[str, Path]) -> None:
     replay, _ = run(traces["event-buffer-chain"])
     assert len(replay.expected) == 5
-    assert all("notificationHandle" in step.text and "(EINVAL)" in step.text and step.text.endswith("the host: status 0x57") for step in replay.expected)
+    assert all(
+        "notificationHandle" in step.text and "(EINVAL)" in step.text and step.text.endswith("the host: status 0x57")
+        for step in replay.expected
+    )
 
 
 def test_refusals_are_listed_and_what_builds_on_them_goes_on(traces: dict[str, Path]) -> None:

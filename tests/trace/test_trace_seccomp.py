@@ -117,7 +117,15 @@ def test_both_recorders_agree(watch: Any, programs: Any, with_nodes: Nodes, tmp_
     _, watched = watch("fork", "12")
     out = tmp_path / "preloaded.jsonl"
     done = with_nodes(
-        sys.executable, "-c", PRELOADED, str(programs.recorder), str(programs.fake), str(out), str(programs.program), "fork", "12"
+        sys.executable,
+        "-c",
+        PRELOADED,
+        str(programs.recorder),
+        str(programs.fake),
+        str(out),
+        str(programs.program),
+        "fork",
+        "12",
     )
     assert done.returncode == 0, done.stderr
 
