@@ -58,7 +58,6 @@ def run(args: argparse.Namespace) -> int:
 
 def compare(releases: Releases, base: str, following: str, everything: bool, args: argparse.Namespace) -> Any:
     """Two releases compared, or the end of the program for a mistake."""
-    from nvproxy_model.drivers import model
     from nvproxy_model.drivers.carriers import fd_paths
     from nvproxy_model.drivers.compare import compare_releases
     from nvproxy_model.tools.differ_cli import read_releases
@@ -68,7 +67,11 @@ def compare(releases: Releases, base: str, following: str, everything: bool, arg
             fail("VERSION: an empty name")
     if base == following:
         fail(f"{base}: BASE and NEXT are the same release; name two")
-    wanted = None if everything else model.names()
+    wanted = None
+    if not everything:
+        from nvproxy_model.drivers import model
+
+        wanted = model.names()
     old, new = read_releases(releases, [base, following], wanted, args)
     names = (None, None) if wanted is None else (wanted.structs, wanted.constants)
     comparison = compare_releases(old, new, *names, fd_paths())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from nvproxy_model.drivers import model
-from nvproxy_model.drivers.carriers import found_by_shape, known
+from nvproxy_model.drivers.carriers import CURATED_STRUCTS, found_by_shape, known
 from nvproxy_model.drivers.compare import entries
 from nvproxy_model.drivers.release import Release, control_struct
 from nvproxy_model.fields import CStruct, CUnion, Fd, OpaquePointer, Role, UserPointer
@@ -62,13 +63,15 @@ def _audit(
     layout = release.structs.get(name)
     if layout is None:
         return
-    roles = {_key(path): member.role for path, member in model.roles(record)} if record is not None else {}
+    roles = {} if record is None else _roles(record)
     shapes = {carrier.path: carrier for carrier in found_by_shape(layout)}
+    if not shapes and not embedded and name not in CURATED_STRUCTS and not any(map(_carries, roles.values())):
+        return
     for entry in entries(layout):
         path, role = entry.key, roles.get(entry.key)
         shape, curated = shapes.get(path), known(name, path)
         copied = path in embedded
-        if shape is None and curated is None and not copied and not isinstance(role, (Fd, UserPointer, OpaquePointer)):
+        if shape is None and curated is None and not copied and not _carries(role):
             continue
         how = []
         if role is not None:
@@ -104,6 +107,15 @@ def _handling(role: Role | None, explained: bool, translate: bool, where: str) -
     if explained:
         return ("passed", "unhandled") if translate else ("passed", "")
     return "passed", "unclassified"
+
+
+@cache
+def _roles(record: CStruct | CUnion) -> dict[str, Role | None]:
+    return {_key(path): member.role for path, member in model.roles(record)}
+
+
+def _carries(role: Role | None) -> bool:
+    return isinstance(role, (Fd, UserPointer, OpaquePointer))
 
 
 def _key(path: str) -> str:

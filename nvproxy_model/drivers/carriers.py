@@ -16,7 +16,16 @@ from nvproxy_model.drivers.compare import entries
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Layout
 
-__all__ = ["CURATED", "Carrier", "Known", "fd_paths", "found_by_shape", "known", "simple_struct_carriers"]
+__all__ = [
+    "CURATED",
+    "CURATED_STRUCTS",
+    "Carrier",
+    "Known",
+    "fd_paths",
+    "found_by_shape",
+    "known",
+    "simple_struct_carriers",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,8 @@ def known(struct: str, path: str) -> Known | None:
 
 
 _CURATED = {(entry.struct, entry.path): entry for entry in CURATED}
+CURATED_STRUCTS = frozenset(entry.struct for entry in CURATED)
+"""The structs that have a curated entry."""
 
 
 def found_by_shape(layout: Layout) -> tuple[Carrier, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nvproxy_model.drivers.headers import Wanted
-from nvproxy_model.drivers.release import LayoutTable, LazyMapping, Release, natural
+from nvproxy_model.drivers.release import LayoutTable, Release, natural
 from nvproxy_model.errors import SourceError, UnknownDriverVersion
 from nvproxy_model.layout import Layout
 
@@ -107,9 +107,9 @@ class Facts:
         runs = self._table(table).get(name, [])
         return tuple(zip(runs[::2], runs[1::2], strict=True))
 
-    def layout(self, key: int) -> Layout | None:
+    def layout(self, key: int) -> Layout:
         """The layout that a value of a ``structs`` run stands for."""
-        return None if key < 0 else self._rows.get(str(key))
+        return self._rows.get(str(key))
 
     def _position(self, version: str) -> int:
         index = self._index.get(version)
@@ -133,16 +133,56 @@ class Facts:
     def _rows(self) -> LayoutTable:
         return LayoutTable({str(index): row for index, row in enumerate(json.loads(self._tables["rows"]))})
 
-    def _column(self, name: str, index: int, decode: Callable[[Any], Any] = lambda value: value) -> LazyMapping:
-        def find(key: str) -> Any:
-            value = _at(self._table(name).get(key, []), index)
-            return None if value is None else decode(value)
+    def _column(self, name: str, index: int, decode: Callable[[Any], Any] = lambda value: value) -> _Column:
+        absent = -1 if name == "structs" else None
+        return _Column(lambda: self._table(name), index, absent, decode)
 
-        def names() -> Iterator[str]:
-            absent = (None, -1) if name == "structs" else (None,)
-            return (key for key, runs in self._table(name).items() if _at(runs, index) not in absent)
 
-        return LazyMapping(names, find)
+class _Column(Mapping[str, Any]):
+    """One table at one release. A few names are looked up one by one; whoever wants them all has the column read once."""
+
+    __slots__ = ("_absent", "_decode", "_index", "_present", "_table")
+
+    def __init__(
+        self, table: Callable[[], Mapping[str, Runs]], index: int, absent: Any, decode: Callable[[Any], Any]
+    ) -> None:
+        self._table = table
+        self._index = index
+        self._absent = absent
+        self._decode = decode
+        self._present: dict[str, Any] | None = None
+
+    def _raw(self, name: str) -> Any:
+        if self._present is not None:
+            return self._present.get(name, self._absent)
+        runs = self._table().get(name)
+        value = None if runs is None else _at(runs, self._index)
+        return self._absent if value is None else value
+
+    def _all(self) -> dict[str, Any]:
+        if self._present is None:
+            values = ((name, _at(runs, self._index)) for name, runs in self._table().items())
+            self._present = {name: value for name, value in values if value is not None and value != self._absent}
+        return self._present
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._raw(name)
+        if value == self._absent:
+            raise KeyError(name)
+        return self._decode(value)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self._raw(name)
+        return default if value == self._absent else self._decode(value)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._raw(name) != self._absent
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
 
 
 def nearest_names(version: str, known: Iterable[str], count: int = 4) -> list[str]:

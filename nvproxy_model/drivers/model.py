@@ -50,27 +50,22 @@ def rows(version: str) -> Iterator[Row]:
                 yield _resolve(rule, node)
 
 
+@cache
+def _records(version: str) -> dict[str, CStruct | CUnion]:
+    node = versions.load()[version]
+    resolved = (record.at(node) for record in structs.every() if record.exists(node))
+    return {record.ctype: record for record in resolved}
+
+
 def record_at(version: str, name: str) -> CStruct | CUnion | None:
     """The model's definition of a struct as it is in a release, or None."""
-    node = versions.load()[version]
-    for record in structs.every():
-        if name in record.ctypes and record.exists(node):
-            resolved: CStruct | CUnion = record.at(node)
-            if resolved.ctype == name:
-                return resolved
-    return None
+    return _records(version).get(name)
 
 
 @cache
 def used_structs(version: str) -> dict[str, Layout]:
     """Every struct that the model defines, as it is in a release, by NVIDIA's name there."""
-    node = versions.load()[version]
-    found: dict[str, Layout] = {}
-    for record in structs.every():
-        if record.exists(node):
-            resolved = record.at(node)
-            found[resolved.ctype] = _layout(resolved)
-    return dict(sorted(found.items()))
+    return {name: _layout(record) for name, record in sorted(_records(version).items())}
 
 
 @cache

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nvproxy_model.layout import Field, Layout
 
-__all__ = ["LayoutTable", "LazyMapping", "Release", "control_struct", "natural", "pack_release", "unpack_release"]
+__all__ = ["LayoutTable", "Layouts", "Release", "control_struct", "natural", "pack_release", "unpack_release"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,33 +107,26 @@ class LayoutTable:
         return Field(name, int(offset), int(size), kind, base, shape, self.get(record) if record else None)
 
 
-class LazyMapping(Mapping[str, Any]):
-    """A mapping whose values are decoded when asked for; absent names are those that ``find`` answers with None."""
+class Layouts(Mapping[str, Layout]):
+    """Struct -> layout, decoded when asked for."""
 
-    __slots__ = ("_find", "_names")
+    __slots__ = ("_keys", "_table")
 
-    def __init__(self, names: Callable[[], Iterator[str]], find: Callable[[str], Any]) -> None:
-        self._names = names
-        self._find = find
+    def __init__(self, keys: Mapping[str, str], table: LayoutTable) -> None:
+        self._keys = keys
+        self._table = table
 
-    def __getitem__(self, name: str) -> Any:
-        value = self._find(name)
-        if value is None:
-            raise KeyError(name)
-        return value
-
-    def get(self, name: str, default: Any = None) -> Any:
-        value = self._find(name)
-        return default if value is None else value
+    def __getitem__(self, name: str) -> Layout:
+        return self._table.get(self._keys[name])
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._find(name) is not None
+        return name in self._keys
 
     def __iter__(self) -> Iterator[str]:
-        return self._names()
+        return iter(self._keys)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._names())
+        return len(self._keys)
 
 
 def pack_release(release: Release) -> dict[str, Any]:
@@ -153,17 +146,11 @@ def pack_release(release: Release) -> dict[str, Any]:
 
 def unpack_release(version: str, packed: Mapping[str, Any], origin: str, table: LayoutTable) -> Release:
     """The inverse of ``pack_release``. Rows go to ``table``, which releases share; layouts are decoded when asked for."""
-    structs: dict[str, str] = packed["structs"]
     table.rows.update(packed["rows"])
-
-    def find(name: str) -> Layout | None:
-        key = structs.get(name)
-        return None if key is None else table.get(key)
-
     return Release(
         version,
         packed["headers"],
-        LazyMapping(lambda: iter(structs), find),
+        Layouts(packed["structs"], table),
         packed["constants"],
         packed["enums"],
         packed["params"],

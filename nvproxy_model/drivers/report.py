@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from nvproxy_model.drivers.check import CheckReport
 from nvproxy_model.drivers.compare import CLASSES, Comparison, Finding
+
+if TYPE_CHECKING:  # the model's tables take a while to load, and a diff of all names does not need them
+    from nvproxy_model.drivers.check import CheckReport
 
 __all__ = ["check_lines", "columns", "diff_lines", "finding_lines"]
 
