@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from nvproxy_model.drivers import markdown, sarif
+from nvproxy_model.drivers.gvisor_parity import KINDS, NOTES
 from nvproxy_model.tools.driver_differ import main
 
 ROOT = Path(__file__).parent.parent.parent
@@ -268,8 +269,8 @@ def test_a_workflow_example_is_yaml_with_the_commands_that_exist() -> None:
     import yaml
 
     text = (ROOT / "docs" / "parity-workflow.md").read_text()
-    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    assert blocks
+    blocks = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "jobs:" in block]
+    assert len(blocks) == 3
     commands = []
     for block in blocks:
         workflow = yaml.safe_load(block)
@@ -281,3 +282,19 @@ def test_a_workflow_example_is_yaml_with_the_commands_that_exist() -> None:
         with pytest.raises(SystemExit) as ended:
             main([words[1], "--help"])
         assert ended.value.code == 0
+
+
+def test_the_docs_explain_every_kind_and_a_pin_file_that_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "docs" / "parity-workflow.md").read_text()
+    told = {
+        kind: (sort, meaning)
+        for kind, sort, meaning in re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (.+) \|$", text, re.MULTILINE)
+    }
+    assert told == {kind: ("note" if kind in NOTES else "finding", meaning) for kind, meaning in KINDS.items()}
+    (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if block.startswith("pin:")]
+    file = tmp_path / "pins.yaml"
+    file.write_text(block)
+    assert main(["pin", str(file), "--since", "570.86.15", "--branch", "570"]) == 0
+    assert "verdict: same" in capsys.readouterr().out
