@@ -161,25 +161,22 @@ def _wanted(pins: Sequence[Pin]) -> Wanted:
 
 def chosen(releases: Releases, args: argparse.Namespace) -> list[str]:
     """The releases that --since and --branch leave, in order of ancestry."""
-    versions = list(releases.versions)
-    if args.since is not None:
-        if args.since not in versions:
-            from nvproxy_model.drivers.facts import nearest_names
+    from nvproxy_model.drivers.facts import nearest_names
+    from nvproxy_model.drivers.history import select
 
-            fail(f"--since {args.since}: no such release; nearest: {', '.join(nearest_names(args.since, versions))}")
-        below = {args.since}
-        for version in versions:  # a parent stands before its children
-            if parent_of(releases, version) in below:
-                below.add(version)
-        versions = [version for version in versions if version in below]
-    for branch in args.branch:
-        if not any(version.startswith(f"{branch}.") for version in versions):
-            fail(f"--branch {branch}: no release of that branch")
-    if args.branch:
-        versions = [version for version in versions if version.partition(".")[0] in args.branch]
-    if not versions:
-        fail("--since and --branch: no release is left")
-    return versions
+    def parent(version: str) -> str | None:
+        return parent_of(releases, version)
+
+    versions = list(releases.versions)
+    if args.since is not None and args.since not in versions:
+        fail(f"--since {args.since}: no such release; nearest: {', '.join(nearest_names(args.since, versions))}")
+    kept: set[str] = set()
+    for branch in args.branch or [None]:
+        line = select(versions, parent, args.since, branch)
+        if not line:
+            fail(f"--branch {branch}: no release of that branch" + (f" since {args.since}" if args.since else ""))
+        kept.update(line)
+    return [version for version in versions if version in kept]
 
 
 def _as_json(report: PinReport) -> dict[str, Any]:

@@ -89,7 +89,8 @@ def _grid(args: argparse.Namespace) -> tuple[HeatMap, str, dict[str, str | None]
         if node.name not in known and parent is not None and (parent in read or parent in unchecked):
             unchecked[node.name] = parent
     if args.branch:
-        unchecked = {name: parent for name, parent in unchecked.items() if name.partition(".")[0] in args.branch}
+        starts = tuple(f"{branch.rstrip('.')}." for branch in args.branch)
+        unchecked = {name: parent for name, parent in unchecked.items() if name.startswith(starts)}
     grid = heatmap.build(read, above.get, structs, constants, unchecked, fd_paths())
     if not grid.rows:
         fail("no struct to show: none of the releases has one of these names")

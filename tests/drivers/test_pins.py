@@ -66,6 +66,16 @@ def test_modeset_structs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (status, out.splitlines()[-1]) == (0, "verdict: same: 0 of 1 pins broken")
 
 
+def test_a_line_of_the_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A release with its ancestors: the side branches of 535 and 550 have no part in it."""
+    status, out = run(capsys, write(tmp_path / "p.yaml", VAAPI), "--branch", "545.29.06", "--json")
+    report = json.loads(out)
+    assert status == 1
+    assert report["pins"][0]["broken"][-1] == {"version": "545.29.06", "actual": 128}
+    assert "535.129.03" not in report["satisfied"]
+    assert "535.43.02" in report["satisfied"]
+
+
 def test_a_layout_that_returns_breaks_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """NVLINK_GET_PLATFORM_INFO had 39 bytes at 580, 38 at 590 and 39 again at 595, with another last member."""
     text = "pin: 1\nstructs:\n  NV2080_CTRL_NVLINK_GET_PLATFORM_INFO_PARAMS:\n    size: 39\n    offsets: {linksPerSpigot: 38}\n"
