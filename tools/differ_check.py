@@ -80,10 +80,12 @@ def _has(releases: Releases, version: str) -> bool:
 def _all(releases: Releases) -> list[str]:
     """The table's releases, and those of a directory or archive that the table lacks."""
     from nvproxy_model import versions
-    from nvproxy_model.drivers.sources import TreeSource
+    from nvproxy_model.drivers.sources import Source
 
     listed = list(versions.load())
-    return listed + [v for v in releases.versions if isinstance(releases, TreeSource) and v not in listed]
+    return listed + [
+        v for v in releases.versions if isinstance(releases, Source) and not releases.ancestry and v not in listed
+    ]
 
 
 def _unknown(releases: Releases, version: str, where: str) -> None:

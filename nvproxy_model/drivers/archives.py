@@ -9,11 +9,12 @@ import lzma
 import re
 import tarfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 from nvproxy_model.drivers import headers
-from nvproxy_model.drivers.sources import MAX_HEADER, MAX_HEADERS, TreeSource, wanted_file
+from nvproxy_model.drivers.sources import MAX_HEADER, MAX_HEADERS, TreeSource, by_version, wanted_file
 from nvproxy_model.errors import SourceError
 
 __all__ = ["ArchiveSource"]
@@ -86,7 +87,14 @@ class ArchiveSource(TreeSource):
             raise SourceError(f"{path}: extended headers without end") from None
         if not trees:
             raise SourceError(f"{path}: no {headers.SDK} in it: not a driver source archive")
-        super().__init__(path, trees)
+        self._trees = by_version(path, ((name, tree.pop("version.mk", None), tree) for name, tree in trees.items()))
+        super().__init__(path, self._trees)
+
+    def tree(self, version: str) -> Mapping[str, bytes]:
+        return self._trees[version]
+
+    def content(self, version: str, path: str) -> bytes:
+        return self._trees[version][path]
 
 
 def _read(path: Path) -> dict[str, dict[str, bytes]]:
@@ -122,7 +130,7 @@ def _read(path: Path) -> dict[str, dict[str, bytes]]:
                         continue
                     else:
                         root, inner = name[: max(mark.start() - 1, 0)], name[mark.end() - 1 :]
-                    if not wanted_file(inner):
+                    if inner != "version.mk" and not wanted_file(inner):
                         continue
                     if member.size > MAX_HEADER:
                         raise SourceError(

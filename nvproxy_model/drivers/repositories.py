@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +26,8 @@ __all__ = ["Objects", "RepositorySource", "git_directory"]
 
 MAX_TAGS = 20_000
 MAX_COMMITS = 500_000
+GIT_MEMORY = 4 << 30
+GIT_SECONDS = 300
 _RELEASE = re.compile(r"\d+(?:\.\d+)+")
 _HEX = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
@@ -47,6 +50,12 @@ def git_directory(path: Path) -> Path | None:
         with common.open("rb") as file:
             candidate = candidate / file.read(4096).decode("utf-8", "replace").strip()
     return candidate if (candidate / "objects").is_dir() else None
+
+
+def _limit() -> None:
+    """Bound a git process: an object may unpack to more than any machine has."""
+    resource.setrlimit(resource.RLIMIT_AS, (GIT_MEMORY, GIT_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (GIT_SECONDS, GIT_SECONDS))
 
 
 class Objects:
@@ -74,6 +83,7 @@ class Objects:
         wide = self._wide(directory)
         (home / "config").write_text(
             f"[core]\n\trepositoryformatversion = {int(wide)}\n\tbare = true\n\tcommitGraph = false\n"
+            "\tpackedGitWindowSize = 64m\n\tpackedGitLimit = 512m\n\tbigFileThreshold = 16m\n"
             + ("[extensions]\n\tobjectFormat = sha256\n" if wide else "")
         )
         (home / "refs").symlink_to((directory / "refs").resolve())
@@ -125,6 +135,7 @@ class Objects:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=self._environment,
+                preexec_fn=_limit,  # noqa: PLW1509  # no threads run here
             ) as process:
                 assert process.stdout is not None
                 assert process.stderr is not None
@@ -174,6 +185,7 @@ class Objects:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=self._environment,
+                preexec_fn=_limit,  # noqa: PLW1509  # no threads run here
             )
         assert self._batch.stdin is not None
         assert self._batch.stdout is not None
@@ -206,6 +218,8 @@ class Objects:
 
 class RepositorySource(Source):
     """A git repository whose tags are releases; ancestry between tags is ancestry between their commits."""
+
+    ancestry = True
 
     def __init__(self, path: Path, directory: Path) -> None:
         super().__init__()

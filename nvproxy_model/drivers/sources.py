@@ -14,6 +14,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from nvproxy_model.drivers import headers
 from nvproxy_model.drivers.headers import Wanted
@@ -30,6 +31,8 @@ MAX_HEADERS = 64 << 20
 """Bytes of all headers of one release; the largest of any release has 15 million."""
 MAX_DEPTH = 8
 
+T = TypeVar("T")
+
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _VERSION_MK = re.compile(rb"^NVIDIA_VERSION[ \t]*=[ \t]*(\d[\w.]*)[ \t]*$", re.MULTILINE)
 
@@ -43,6 +46,8 @@ class Source(ABC):
     """Releases of the driver that can be parsed. Use it as a context manager, or call ``close``."""
 
     path: Path
+    ancestry = False
+    """Whether ``parent`` knows; a directory or an archive holds releases without their history."""
     versions: tuple[str, ...]
     """Every release here whose name is a version, oldest ancestors first where ancestry is known."""
 
@@ -127,7 +132,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
 
 def wanted_file(path: str) -> bool:
     """Whether a path in a tree is one that a source must know of."""
-    if path in (headers.EMBEDDED, "version.mk"):
+    if path == headers.EMBEDDED:
         return True
     if not path.endswith(".h"):
         return False
@@ -145,52 +150,80 @@ def version_of(version_mk: bytes | None, name: str) -> str:
 
 
 class TreeSource(Source):
-    """A source that has its trees' files at hand: the common part of directories and archives."""
+    """A source of plain files: the common part of directories and archives. Of a tree only ids are kept in memory."""
 
-    def __init__(self, path: Path, trees: Mapping[str, Mapping[str, bytes]]) -> None:
+    def __init__(self, path: Path, versions: Iterable[str]) -> None:
         super().__init__()
         self.path = path
-        self._contents: dict[str, bytes] = {}
+        self.versions = tuple(sorted(versions, key=natural))
         self._files: dict[str, dict[str, str]] = {}
-        for name, tree in sorted(trees.items()):
-            version = version_of(tree.get("version.mk"), name)
-            if version in self._files:
-                raise SourceError(f"{path}: two trees of {version}")
-            files: dict[str, str] = {}
-            for file, content in sorted(tree.items()):
-                files[file] = blob_id(content)
-                self._contents[files[file]] = content
-            self._files[version] = files
-        self.versions = tuple(sorted(self._files, key=natural))
+        self._where: dict[str, tuple[str, str]] = {}
+
+    @abstractmethod
+    def tree(self, version: str) -> Mapping[str, bytes]:
+        """The wanted files of one tree."""
+
+    @abstractmethod
+    def content(self, version: str, path: str) -> bytes:
+        """One file of a tree again."""
 
     def files(self, version: str) -> Mapping[str, str]:
-        files = self._files.get(version)
-        if files is None:
+        if version not in self.versions:
             raise SourceError(f"{self.path}: no release {version}; it holds {', '.join(self.versions[:6])}")
-        return files
+        if version not in self._files:
+            files = {file: blob_id(content) for file, content in sorted(self.tree(version).items())}
+            self._where |= {blob: (version, file) for file, blob in files.items()}
+            self._files[version] = files
+        return self._files[version]
 
     def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
-        return {blob: self._contents[blob] for blob in blobs}
+        found = {}
+        for blob in blobs:
+            version, file = self._where[blob]
+            found[blob] = self.content(version, file)
+            if blob_id(found[blob]) != blob:
+                raise SourceError(f"{self.path}: {version}: {file} changed while it was read")
+        return found
+
+
+def by_version(path: Path, trees: Iterable[tuple[str, bytes | None, T]]) -> dict[str, T]:
+    """Trees by release, from (name, version.mk, tree). Raises SourceError for two of one release."""
+    found: dict[str, T] = {}
+    for name, version_mk, tree in trees:
+        version = version_of(version_mk, name)
+        if version in found:
+            raise SourceError(f"{path}: two trees of {version}")
+        found[version] = tree
+    return found
 
 
 class DirectorySource(TreeSource):
     """A directory that is one tree, or that holds one tree a folder. Links and special files in it are refused."""
 
     def __init__(self, path: Path) -> None:
+        trees: list[tuple[str, Path]] = []
         if (path / headers.SDK).is_dir():
-            trees = {path.resolve().name: path}
+            trees.append((path.resolve().name, path))
         else:
-            trees = {}
-            for count, entry in enumerate(os.scandir(path)):
-                if count > MAX_FILES:
-                    raise SourceError(f"{path}: more than {MAX_FILES} entries")
+            for entry in _bounded(path):
                 if Path(entry.path, headers.SDK).is_dir():
                     if entry.is_symlink():
                         raise SourceError(f"{entry.path}: a tree that is a symbolic link; links are not followed")
-                    trees[entry.name] = Path(entry.path)
+                    trees.append((entry.name, Path(entry.path)))
             if not trees:
                 raise SourceError(f"{path}: no {headers.SDK} here or one folder below: not a driver source tree")
-        super().__init__(path, {name: read_tree(tree) for name, tree in trees.items()})
+        named = (
+            (name, read_file(tree, "version.mk") if has_file(tree, "version.mk") else None, tree)
+            for name, tree in trees
+        )
+        self._roots = by_version(path, named)
+        super().__init__(path, self._roots)
+
+    def tree(self, version: str) -> Mapping[str, bytes]:
+        return read_tree(self._roots[version])
+
+    def content(self, version: str, path: str) -> bytes:
+        return read_file(self._roots[version], path)
 
 
 def read_tree(tree: Path) -> dict[str, bytes]:
@@ -198,7 +231,7 @@ def read_tree(tree: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     total = count = 0
     folders = [(directory, directory == headers.SDK) for directory in headers.ABI_DIRECTORIES]
-    names = [name for name in (headers.EMBEDDED, "version.mk") if os.path.lexists(tree / name)]
+    names = [name for name in (headers.EMBEDDED,) if has_file(tree, name)]
     while folders:
         folder, deep = folders.pop()
         if _outside(tree, folder):
@@ -221,7 +254,7 @@ def read_tree(tree: Path) -> dict[str, bytes]:
             elif wanted_file(path):
                 names.append(path)
     for name in sorted(names):
-        found[name] = _read_file(tree / name)
+        found[name] = read_file(tree, name)
         total += len(found[name])
         if total > MAX_HEADERS:
             raise SourceError(f"{tree}: more than {MAX_HEADERS >> 20} MiB of headers")
@@ -230,7 +263,7 @@ def read_tree(tree: Path) -> dict[str, bytes]:
 
 def _outside(tree: Path, folder: str) -> bool:
     """Whether a component of the path below the tree is a link."""
-    parts = folder.split("/")
+    parts = folder.split("/") if folder else []
     return any(os.path.islink(tree.joinpath(*parts[: n + 1])) for n in range(len(parts)))
 
 
@@ -242,8 +275,16 @@ def _bounded(folder: Path) -> Iterator[os.DirEntry[str]]:
             yield entry
 
 
-def _read_file(path: Path) -> bytes:
+def has_file(tree: Path, name: str) -> bool:
+    """Whether a tree has a file or link of this name."""
+    return os.path.lexists(tree / name)
+
+
+def read_file(tree: Path, name: str) -> bytes:
     """A regular file's bytes; O_NONBLOCK so that a fifo answers, O_NOFOLLOW so that a link does not."""
+    path = tree / name
+    if _outside(tree, name.rpartition("/")[0]):
+        raise SourceError(f"{path}: reached through a symbolic link; links are not followed")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
