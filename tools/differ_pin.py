@@ -93,16 +93,16 @@ def run(args: argparse.Namespace) -> int:
         versions = chosen(releases, args)
         read = dict(zip(versions, read_releases(releases, versions, _wanted(wanted), args), strict=True))
 
-        def parent(version: str) -> str | None:
-            return parent_of(releases, version)
-
+        parents = ancestry(releases)
         try:
-            reports = pins.check(wanted, read, parent)
+            reports = pins.check(wanted, read, parents.get)
         except pins.PinError as error:
             raise NvproxyError(f"{name}: {error}") from None
         broken = {version for report in reports for version, _ in report.broken}
         begins = [
-            version for version in versions if version in broken and pins.nearest(parent, version, read) not in broken
+            version
+            for version in versions
+            if version in broken and pins.nearest(parents.get, version, read) not in broken
         ]
     summary = {
         "releases": len(versions),
@@ -159,20 +159,30 @@ def _wanted(pins: Sequence[Pin]) -> Wanted:
     return Wanted(structs, frozenset(pin.name for pin in pins if pin.what == "value"))
 
 
+def ancestry(releases: Releases) -> dict[str, str | None]:
+    """Release -> its parent. A directory or an archive of releases that nobody recorded tells none at all: then each
+    descends from the one before it in the order of their names."""
+    from nvproxy_model.drivers.release import natural
+
+    parents = {version: parent_of(releases, version) for version in releases.versions}
+    if any(parents.values()):
+        return parents
+    order = sorted(releases.versions, key=natural)
+    return dict(zip(order, [None, *order], strict=False))
+
+
 def chosen(releases: Releases, args: argparse.Namespace) -> list[str]:
     """The releases that --since and --branch leave, in order of ancestry."""
     from nvproxy_model.drivers.facts import nearest_names
     from nvproxy_model.drivers.history import select
 
-    def parent(version: str) -> str | None:
-        return parent_of(releases, version)
-
     versions = list(releases.versions)
     if args.since is not None and args.since not in versions:
         fail(f"--since {args.since}: no such release; nearest: {', '.join(nearest_names(args.since, versions))}")
+    parents = ancestry(releases)
     kept: set[str] = set()
     for branch in args.branch or [None]:
-        line = select(versions, parent, args.since, branch)
+        line = select(versions, parents.get, args.since, branch)
         if not line:
             fail(f"--branch {branch}: no release of that branch" + (f" since {args.since}" if args.since else ""))
         kept.update(line)

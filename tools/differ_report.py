@@ -17,10 +17,9 @@ from nvproxy_model.tools.differ_cli import (
     add_subparser,
     fail,
     opened,
-    parent_of,
     read_releases,
 )
-from nvproxy_model.tools.differ_pin import add_range, chosen
+from nvproxy_model.tools.differ_pin import add_range, ancestry, chosen
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.headers import Wanted
@@ -81,7 +80,7 @@ def _grid(args: argparse.Namespace) -> tuple[HeatMap, str, dict[str, str | None]
         wanted = _wanted(args)
         read = dict(zip(names, read_releases(releases, names, wanted, args), strict=True))
         known = set(releases.versions)
-        above = {version: parent_of(releases, version) for version in known}
+        above = ancestry(releases)
     structs, constants = _select(args, read, wanted)
     unchecked: dict[str, str | None] = {}
     for node in versions.load().values():

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import driver_world
 import pytest
 from gvisor_trees import BARE, MODERN, NVGPU, write
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from nvproxy_model.drivers import facts
 from nvproxy_model.drivers.gvisor import read
@@ -291,6 +295,76 @@ def test_a_pointer_on_one_side_only() -> None:
     go, driver = _layout(Field("P", 0, 8, "uint64", "u64"), size=8), _layout(Field("p", 0, 8, "NvP64", "ptr"), size=8)
     assert [d.kind for d in compare_layouts(go, driver)] == ["pointer-differs"]
     assert [d.kind for d in compare_layouts(driver, go)] == ["pointer-differs"]
+
+
+_CTYPES = {
+    "NvU8": "u8",
+    "NvU16": "u16",
+    "NvU32": "u32",
+    "NvS32": "s32",
+    "NvU64": "u64",
+    "NvP64": "ptr",
+    "NvHandle": "u32",
+}
+_GOTYPES = {
+    "NvU8": "uint8",
+    "NvU16": "uint16",
+    "NvU32": "uint32",
+    "NvS32": "int32",
+    "NvU64": "uint64",
+    "NvP64": "P64",
+    "NvHandle": "Handle",
+}
+_members = st.lists(
+    st.tuples(st.sampled_from(list(_CTYPES)), st.lists(st.integers(1, 4), max_size=2)), min_size=1, max_size=8
+)
+
+
+def _both(members: list[tuple[str, list[int]]]) -> tuple[Layout, Layout]:
+    """The same struct as gVisor and as the driver would declare it."""
+    go, driver, offset = [], [], 0
+    for number, (kind, dims) in enumerate(members):
+        width = 8 if _CTYPES[kind] == "ptr" else int(_CTYPES[kind][1:]) // 8
+        padded = -(-offset // width) * width
+        if padded != offset:
+            go.append(Field(f"Pad{number}", offset, padded - offset, "byte", "u8", (padded - offset,)))
+        size = width * math.prod(dims)
+        go.append(Field(f"F{number}", padded, size, _GOTYPES[kind], _CTYPES[kind], tuple(dims)))
+        driver.append(Field(f"f{number}", padded, size, kind, _CTYPES[kind], tuple(dims)))
+        offset = padded + size
+    size = -(-offset // 8) * 8
+    return Layout("S", "struct", size, 8, tuple(go)), Layout("S", "struct", size, 8, tuple(driver))
+
+
+@given(_members)
+def test_equal_structs_have_no_difference(members: list[tuple[str, list[int]]]) -> None:
+    go, driver = _both(members)
+    assert list(compare_layouts(go, driver)) == []
+
+
+@given(_members, st.data())
+def test_every_change_of_a_member_is_found(members: list[tuple[str, list[int]]], data: st.DataObject) -> None:
+    """A member that is gone, that moved, or that is of another kind -- but for bytes, which may stand for anything."""
+    go, driver = _both(members)
+    index = data.draw(st.integers(0, len(driver.fields) - 1))
+    field = driver.fields[index]
+    how = data.draw(st.sampled_from(["gone", "moved", "pointer", "sign", "handle"]))
+    fields = list(driver.fields)
+    if how == "gone":
+        del fields[index]
+    elif how == "moved":
+        fields[index] = replace(field, offset=field.offset + max(8, field.size))
+    elif how == "pointer":
+        fields[index] = replace(
+            field, base="u64" if field.base == "ptr" else "ptr", type="NvU64" if field.base == "ptr" else "NvP64"
+        )
+    elif how == "sign":
+        assume(field.base in ("u16", "u32", "u64", "s32"))
+        fields[index] = replace(field, base=("s" if field.base[0] == "u" else "u") + field.base[1:])
+    else:
+        assume(field.base == "u32")
+        fields[index] = replace(field, type="NvU32" if field.type == "NvHandle" else "NvHandle")
+    assert [d for d in compare_layouts(go, replace(driver, fields=tuple(fields))) if d.kind not in NOTES]
 
 
 def test_every_kind_is_explained() -> None:

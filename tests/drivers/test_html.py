@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
+import driver_world
 import pytest
 from heatmap_samples import HOSTILE, NEW, OLD, PARENTS, UNCHECKED, releases, sample
 from hypothesis import given
@@ -295,6 +296,18 @@ def test_a_few_structs_over_some_releases(tmp_path: Path, capsys: pytest.Capture
     assert "515.43.04" not in text
     assert main(["report", "-o", str(output), "NVOS64_PARAMETERS", "--branch", "570"]) == 0
     assert "verdict: same" in capsys.readouterr().out
+
+
+def test_sources_of_ones_own_without_ancestry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of trees: what nobody recorded is taken in the order of names, so that a change is a change."""
+    bodies = {"1.9": "NvU32 a;", "1.10": "NvU32 a; NvU32 b;", "2.0": "NvU32 a; NvU32 b;"}
+    for version, body in bodies.items():
+        driver_world.write(tmp_path / "trees" / version, driver_world.tree(f"typedef struct {{ {body} }} S;", version))
+    output = tmp_path / "s.html"
+    assert main(["report", "-o", str(output), "--source", str(tmp_path / "trees"), "S"]) == 1
+    assert "1 structs change, 1 of them break" in capsys.readouterr().out
+    assert 'id="S.a-b"' in output.read_text()
+    assert "1.10, 2.0" in output.read_text()
 
 
 @pytest.mark.parametrize(
