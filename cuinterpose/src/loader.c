@@ -155,11 +155,12 @@ static void bind(uintptr_t base, const ElfW(Dyn) *dynamic, const char *name)
 		return;
 	if (!atomic_compare_exchange_strong(&library->dynamic, &claimed, dynamic) && claimed != dynamic)
 		return;
-	for (enum cui_entry entry = library->first; entry < library->end; entry++) {
+	/* the resolvers, which come first, last: what they return must be known by then */
+	for (enum cui_entry entry = library->end; entry-- > library->first;) {
 		void *address = find(base, &symbols, cui_entry_names[entry]);
 
 		if (address)
-			atomic_store(&cui_entries[entry], address);
+			cui_set_entry(entry, address);
 	}
 	library->name = name;
 	atomic_store(&library->bound, true);

@@ -10,7 +10,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "glibc.h"
@@ -70,13 +69,30 @@ static const char *const covered[] = {
 #undef X
 };
 
+static int order_of(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return (unsigned char)*a - (unsigned char)*b;
+}
+
+/* Most of the 500 names that a runtime asks for have a third letter or a length that no covered name has. */
 bool cui_covers(const char *name)
 {
-	unsigned int low = 0, high = sizeof(covered) / sizeof(covered[0]);
+#define X(covered_name, ...) | UINT64_C(1) << (sizeof(#covered_name) - 1)
+	static const uint64_t lengths = 0 CUI_DRIVER(X) CUI_RUNTIME_NEWER(X, 13);
+#undef X
+	unsigned int low = 0, high = sizeof(covered) / sizeof(covered[0]), length = 2;
 
+	if (name[0] != 'c' || name[1] != 'u' || (name[2] != 'M' && name[2] != 'G' && name[2] != 'd'))
+		return false;
+	while (length < 64 && name[length])
+		length++;
+	if (length == 64 || !(lengths >> length & 1))
+		return false;
 	while (low < high) {
 		unsigned int middle = (low + high) / 2;
-		int order = strcmp(name, covered[middle]);
+		int order = order_of(name + 2, covered[middle] + 2);
 
 		if (order == 0)
 			return true;
@@ -100,10 +116,10 @@ static struct answer found(void *address)
 {
 	if (!address || cui_disabled())
 		return (struct answer){ address, 0 };
-	enum cui_entry entry = cui_entry_at(address, CUI_ENTRIES);
+	enum cui_entry entry = cui_entry_at(address);
 	if (entry == CUI_NO_ENTRY) {
 		cui_bind_at(address);
-		entry = cui_entry_at(address, CUI_ENTRIES);
+		entry = cui_entry_at(address);
 	}
 	if (entry != CUI_NO_ENTRY) {
 		atomic_fetch_add_explicit(&cuinterpose_stats.by_dlsym, 1, memory_order_relaxed);
@@ -195,9 +211,9 @@ static struct answer next(const void *caller, const char *name, dlsym_fn *real)
 		return LEAVE;
 	if (walk.we_are_first)
 		return found(real(RTLD_NEXT, name));
-	if (cui_entry_at(walk.address, CUI_ENTRIES) == CUI_NO_ENTRY)
+	if (cui_entry_at(walk.address) == CUI_NO_ENTRY)
 		cui_bind_at(walk.address);
-	if (cui_entry_at(walk.address, CUI_ENTRIES) == CUI_NO_ENTRY)
+	if (cui_entry_at(walk.address) == CUI_NO_ENTRY)
 		return LEAVE;
 	if (!real(RTLD_NEXT, name) && !in_dependencies_of(caller, name, real))
 		return (struct answer){ NULL, 0 };

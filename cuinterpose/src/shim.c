@@ -47,12 +47,39 @@ bool cui_disabled(void)
 	return disabled;
 }
 
-enum cui_entry cui_entry_at(const void *address, enum cui_entry end)
+/*
+ * Which entry an address is: a hash table of entry numbers plus one, probed in
+ * line, so that a resolver's answer costs a few nanoseconds.  Threads that fill it
+ * at once put the same numbers in; which goes where does not matter.
+ */
+enum { SLOTS = 256 };
+static _Atomic uint8_t slots[SLOTS];
+
+static unsigned int first_slot(const void *address)
 {
-	if (address)
-		for (int entry = 0; entry < (int)end; entry++)
-			if (atomic_load_explicit(&cui_entries[entry], memory_order_relaxed) == address)
-				return entry;
+	return ((uintptr_t)address * 0x9e3779b97f4a7c15u) >> 56;
+}
+
+void cui_set_entry(enum cui_entry entry, void *address)
+{
+	unsigned int slot = first_slot(address);
+	uint8_t there = 0;
+
+	while (!atomic_compare_exchange_strong(&slots[slot], &there, entry + 1) && there != entry + 1) {
+		slot = (slot + 1) % SLOTS;
+		there = 0;
+	}
+	atomic_store_explicit(&cui_entries[entry], address, memory_order_release);
+}
+
+enum cui_entry cui_entry_at(const void *address)
+{
+	uint8_t there;
+
+	for (unsigned int slot = first_slot(address); (there = atomic_load_explicit(&slots[slot], memory_order_relaxed));
+	     slot = (slot + 1) % SLOTS)
+		if (atomic_load_explicit(&cui_entries[there - 1], memory_order_relaxed) == address)
+			return there - 1;
 	return CUI_NO_ENTRY;
 }
 
@@ -67,15 +94,20 @@ bool cui_is_wrapper(const void *address)
 /* A resolver's answer in *pfn; name is what was asked for. */
 static void substitute(void **pfn, const char *name, _Atomic uint64_t *route)
 {
-	if (cui_disabled())
+	if (!*pfn || cui_disabled())
 		return;
-	enum cui_entry entry = cui_entry_at(*pfn, CUI_DRIVER_ENTRIES);
-	if (entry != CUI_NO_ENTRY) {
-		*pfn = cui_wrappers[entry];
-		atomic_fetch_add_explicit(route, 1, memory_order_relaxed);
-	} else if (*pfn && name && cui_covers(name) && !cui_is_wrapper(*pfn)) {
-		atomic_fetch_add_explicit(&cuinterpose_stats.unrecognised, 1, memory_order_relaxed);
+	enum cui_entry entry = cui_entry_at(*pfn);
+	if (entry == CUI_NO_ENTRY && name && cui_covers(name)) {
+		/* a runtime may have found the driver past us */
+		cui_bind(CUI_cuGetProcAddress);
+		entry = cui_entry_at(*pfn);
+		if (entry == CUI_NO_ENTRY && !cui_is_wrapper(*pfn))
+			atomic_fetch_add_explicit(&cuinterpose_stats.unrecognised, 1, memory_order_relaxed);
 	}
+	if (entry == CUI_NO_ENTRY)
+		return;
+	*pfn = cui_wrappers[entry];
+	atomic_fetch_add_explicit(route, 1, memory_order_relaxed);
 }
 
 /*
@@ -109,9 +141,13 @@ static void substitute(void **pfn, const char *name, _Atomic uint64_t *route)
 CUI_FORWARDED(X)
 #undef X
 
-/* Only a success with an address is looked at; the status is the caller's own affair. */
+/*
+ * Only a success with an address is looked at; the status is the caller's own
+ * affair.  A resolver is the last entry to be set: who sees it sees the others.
+ */
 #define RESOLVE(entry, params, args, pfn, route)                       \
-	int(*function) params = REAL(entry);                           \
+	int(*function) params =                                        \
+		atomic_load_explicit(&cui_entries[entry], memory_order_acquire); \
 	int result = function args;                                    \
 	if (result == 0 && pfn)                                        \
 		substitute(pfn, symbol, &cuinterpose_stats.route);     \

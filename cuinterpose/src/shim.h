@@ -49,7 +49,8 @@ void *cui_defined(uintptr_t base, const void *dynamic, const char *name);
 /* shim.c: the rule. */
 extern void *_Atomic cui_entries[CUI_ENTRIES]; /* the real function once bound, if there is one */
 extern void *const cui_wrappers[CUI_ENTRIES];
-enum cui_entry cui_entry_at(const void *address, enum cui_entry end); /* among entries below end */
+void cui_set_entry(enum cui_entry entry, void *address);
+enum cui_entry cui_entry_at(const void *address); /* or CUI_NO_ENTRY */
 bool cui_is_wrapper(const void *address);
 bool cui_disabled(void);
 
