@@ -117,7 +117,7 @@ def host_refused(rec: Record) -> bool:
     """Whether the host's own driver answered a control or allocation as nvproxy answers an unknown one, or had no such node."""
     if rec.k == "open":
         return rec.err != 0
-    return rec.status in (NV_ERR_INVALID_CLASS, NV_ERR_NOT_SUPPORTED)
+    return rec.kind in ("control", "alloc") and rec.status in (NV_ERR_INVALID_CLASS, NV_ERR_NOT_SUPPORTED)
 
 
 def _host(rec: Record) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from nvproxy_model.fields import CStruct, Scalar, Status, UserPointer
-from nvproxy_model.trace.catalog import Catalog
+from nvproxy_model.trace.catalog import NV_ESC_IOCTL_XFER_CMD, Catalog
 
 __all__ = ["Entry", "Pointer", "entries", "pack"]
 
@@ -119,8 +119,14 @@ def entries(catalog: Catalog) -> list[Entry]:
                     pointers=tuple(_pointers(record)),
                 )
             )
-    for kind, number, size, status in catalog.sizes():
-        add(Entry(_SPACES[kind], number, size, status_offset=NONE if status is None else status))
+    wrapper = catalog.shape("fe", NV_ESC_IOCTL_XFER_CMD)
+    if wrapper is not None:
+        places = {leaf.path: leaf for leaf in wrapper.leaves}
+        size, pointer = places["size"], places["ptr"]
+        inner = Pointer(pointer.offset, size.offset, size.size, 0, 1, 0, 1 << 14)
+        add(Entry(FRONTEND, NV_ESC_IOCTL_XFER_CMD, wrapper.size, pointers=(inner,)))
+    for kind, number, bytes_, status in catalog.sizes():
+        add(Entry(_SPACES[kind], number, bytes_, status_offset=NONE if status is None else status))
     return [result[key] for key in sorted(result)]
 
 

@@ -21,6 +21,7 @@ from nvproxy_model.trace.fds import Descriptors, device_kind
 from nvproxy_model.trace.reader import Reader
 from nvproxy_model.trace.scrub import scrub
 from nvproxy_model.trace.stats import DISTINCT_LIMIT, Durations, Stats, Tally
+from nvproxy_model.trace.values import Values, compare_values
 
 Write = Callable[..., Path]
 
@@ -239,3 +240,20 @@ def test_scrubbing_keeps_distinct_values_distinct(write: Write, tmp_path: Path, 
     a, b, c = (rec.par0 for rec in Reader(out))
     assert a == c
     assert a != b
+
+
+def test_values_differ_only_where_no_role_explains_it(traces: dict[str, Path], write: Write, catalog: Catalog) -> None:
+    """Two processes of the same program: after roles are left out, what differs is theirs; one changed field is found."""
+    path = traces["nvidia-smi"]
+    same = Values(catalog).feed(Reader(path))
+    assert compare_values(same, Values(catalog).feed(Reader(path))) == []
+
+    def change(obj: dict[str, Any]) -> dict[str, Any]:
+        if obj.get("key") == "0x21b" and obj["kind"] == "control":
+            obj["par1"] = obj["par1"][:20] + "0700"
+        if obj.get("kind") == "alloc" and obj["key"] == "0x80" and "par0" in obj:
+            obj["par0"] = obj["par0"][:8] + "78563412" + obj["par0"][16:]
+        return obj
+
+    (found,) = compare_values(same, Values(catalog).feed(Reader(rewritten(path, write, change))))
+    assert (found.number, found.path, found.a, found.b) == (0x21B, "slot", (6,), (7,))

@@ -1,0 +1,79 @@
+"""Fuzz targets, one a parser, for atheris: ``python tests/trace/fuzz.py NAME [CORPUS...]``. Hypothesis runs the same in the tests.
+
+Each takes any bytes and may raise nothing; the runner adds the limits on time and memory (``-timeout``, ``-rss_limit_mb``).
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import sys
+from collections.abc import Callable
+
+from nvproxy_model.trace import format as fmt
+from nvproxy_model.trace import sandbox_logs, spool, strace
+from nvproxy_model.trace.catalog import Catalog
+from nvproxy_model.trace.decode import Decoder
+from nvproxy_model.trace.reader import Problems, lines, parse
+
+_catalog: list[Catalog] = []
+
+
+def trace(data: bytes) -> None:
+    """Lines of a trace, packed or not, read and decoded."""
+    if not _catalog:
+        _catalog.append(Catalog("580.126.20"))
+    decoder = Decoder(_catalog[0])
+    for number, line, _ in lines(io.BytesIO(data), Problems(), 1 << 20):
+        try:
+            obj = parse(line)
+            record = fmt.record(obj, number)
+        except ValueError:
+            continue
+        decoder.record(record)
+
+
+def _text(data: bytes) -> itertools.count[int]:
+    return zip(itertools.count(1), data.decode("utf-8", "replace").split("\n"), strict=False)  # type: ignore[return-value]
+
+
+def _log(parser: Callable[..., object], data: bytes) -> None:
+    for obj in parser(_text(data), Problems()):  # type: ignore[attr-defined]
+        fmt.record(obj, 1)
+
+
+def strace_log(data: bytes) -> None:
+    """strace's text."""
+    _log(strace.parse, data)
+
+
+def nvproxy_log(data: bytes) -> None:
+    """nvproxy's debug log."""
+    _log(sandbox_logs.nvproxy, data)
+
+
+def sniffer_log(data: bytes) -> None:
+    """The ioctl sniffer's output."""
+    _log(sandbox_logs.sniffer, data)
+
+
+def spool_frames(data: bytes) -> None:
+    """The recorder's frames."""
+    for obj in spool.records(io.BytesIO(data), Problems(), spool.Seen()):
+        fmt.record(obj, 1)
+
+
+TARGETS = {target.__name__: target for target in (trace, strace_log, nvproxy_log, sniffer_log, spool_frames)}
+
+
+def main() -> None:
+    import atheris  # type: ignore[import-not-found]
+
+    name = sys.argv.pop(1)
+    atheris.instrument_all()
+    atheris.Setup(sys.argv, TARGETS[name])
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
