@@ -73,8 +73,8 @@ def compare(releases: Releases, base: str, following: str, everything: bool, arg
 
         wanted = model.names()
     old, new = read_releases(releases, [base, following], wanted, args)
-    names = (None, None) if wanted is None else (wanted.structs, wanted.constants)
-    comparison = compare_releases(old, new, *names, fd_paths())
+    structs, constants = (None, None) if wanted is None else (wanted.structs, wanted.constants)
+    comparison = compare_releases(old, new, structs, constants, fd_paths())
     if not comparison.structs and not comparison.constants:
         fail(f"{base} and {following}: nothing to compare: neither has a name that the model uses")
     return comparison

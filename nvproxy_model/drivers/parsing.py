@@ -12,7 +12,10 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from importlib.metadata import version as installed
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +36,6 @@ MEMORY = 3 << 30
 """Bytes of address space for one parser."""
 MAX_WORKERS = 4
 
-_JOB = tuple[Mapping[str, str], Mapping[str, bytes], "Wanted | None"]
-
 
 def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -42,72 +43,60 @@ def _digest(*parts: Any) -> str:
 
 def parse_releases(source: Source, versions: list[str], wanted: Wanted | None, use_cache: bool) -> Iterator[Release]:
     """The releases in order. Releases with the same headers are parsed once, and not at all when the cache has them."""
-    from importlib.metadata import version as installed
-
     cache = Cache() if use_cache else None
-    modeset = wanted is None or wanted.modeset
     names = None if wanted is None else (sorted(wanted.structs), sorted(wanted.constants))
-    tool = _digest(EXTRACTION, installed("libclang"), names)
+    tool = (EXTRACTION, installed("libclang"), names)
     keys: list[str] = []
-    jobs: dict[str, tuple[str, dict[str, str]]] = {}
+    jobs: dict[str, tuple[str, Mapping[str, str]]] = {}
     answers: dict[str, bytes] = {}
-    listed: dict[int, str] = {}
+    known: dict[int, str] = {}
     for version in versions:
         files = source.files(version)
-        if id(files) not in listed:
-            files_key = _digest("closure", EXTRACTION, modeset, sorted(files.items()))
-            stored = cache.get(files_key) if cache else None
-            if stored is not None:
-                closed: dict[str, str] = {path: files[path] for path in json.loads(stored)}
-            else:
-                try:
-                    closed = source.closure(files, modeset)
-                except SourceError as error:
-                    raise SourceError(_located(source, version, error)) from None
-                if cache:
-                    cache.put(files_key, json.dumps(sorted(closed)).encode())
-            key = _digest("release", tool, sorted(closed.items()))
-            listed[id(files)] = key
+        key = known.get(id(files))
+        if key is None:
+            closed = _closure(source, version, files, wanted is None or wanted.modeset, cache)
+            key = known[id(files)] = _digest("release", tool, sorted(closed.items()))
             if key not in jobs and key not in answers:
                 stored = cache.get(key) if cache else None
-                if stored is not None:
-                    answers[key] = stored
-                else:
+                if stored is None:
                     jobs[key] = (version, closed)
-        keys.append(listed[id(files)])
+                else:
+                    answers[key] = stored
+        keys.append(key)
     uses = Counter(keys)
     unpacked: dict[str, Release] = {}
-    parsed = _parse(source, jobs, wanted) if jobs else iter(())
     try:
-        for version, key in zip(versions, keys, strict=True):
-            while key not in answers and key not in unpacked:
-                done, answer = next(parsed)
-                answers[done] = answer
-                if cache:
-                    cache.put(done, answer)
-            release = unpacked.get(key)
-            if release is None:
-                release = unpack_release(version, json.loads(answers.pop(key)), str(source.path), source.table)
-                if uses[key] > 1:
-                    unpacked[key] = release
-            uses[key] -= 1
-            if not uses[key]:
-                unpacked.pop(key, None)
-            yield Release(
-                version,
-                release.headers,
-                release.structs,
-                release.constants,
-                release.enums,
-                release.params,
-                release.embedded,
-                release.origin,
-            )
+        with closing(_parse(source, jobs, wanted)) as parsed:
+            for version, key in zip(versions, keys, strict=True):
+                while key not in answers and key not in unpacked:
+                    done, answers[done] = next(parsed)
+                    if cache:
+                        cache.put(done, answers[done])
+                if key in answers:
+                    packed = json.loads(answers.pop(key))
+                    unpacked[key] = unpack_release(version, packed, str(source.path), source.table)
+                uses[key] -= 1
+                yield replace(unpacked[key] if uses[key] else unpacked.pop(key), version=version)
     finally:
-        if isinstance(parsed, Iterator) and hasattr(parsed, "close"):
-            parsed.close()
         if cache:
             cache.trim()
+
+
+def _closure(
+    source: Source, version: str, files: Mapping[str, str], modeset: bool, cache: Cache | None
+) -> Mapping[str, str]:
+    """``source.closure``, which needs the headers' text, remembered by the ids of all files of the ABI directories."""
+    key = _digest("closure", EXTRACTION, modeset, sorted(files.items()))
+    stored = cache.get(key) if cache else None
+    if stored is not None:
+        return {path: files[path] for path in json.loads(stored)}
+    try:
+        closed = source.closure(files, modeset)
+    except SourceError as error:
+        raise SourceError(_located(source, version, error)) from None
+    if cache:
+        cache.put(key, json.dumps(sorted(closed)).encode())
+    return closed
 
 
 def _located(source: Source, version: str, error: SourceError | str) -> str:
@@ -138,8 +127,8 @@ class _Parser:
 
 
 def _parse(
-    source: Source, jobs: Mapping[str, tuple[str, dict[str, str]]], wanted: Wanted | None
-) -> Iterator[tuple[str, bytes]]:
+    source: Source, jobs: Mapping[str, tuple[str, Mapping[str, str]]], wanted: Wanted | None
+) -> Generator[tuple[str, bytes], None, None]:
     """(key, packed release as JSON) as they are done."""
     queue = list(jobs)
     queue.reverse()

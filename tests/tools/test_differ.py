@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -269,6 +270,62 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
     assert "status 2" in done.stderr
+
+
+def on_terminal(*arguments: str) -> tuple[str, int]:
+    """What a terminal shows while the command runs, and its exit status."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update(ENVIRONMENT, TERM="xterm", COLUMNS="100")
+        os.execv(sys.executable, [sys.executable, "-m", "nvproxy_model.tools.driver_differ", *arguments])
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(terminal)
+    return shown.decode(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_terminal_has_progress_and_colour_and_a_pipe_has_neither(repo: Path) -> None:
+    command = ("history", "NVOS00_PARAMETERS", "--branch", "570", "--source", str(repo))
+    shown, status = on_terminal(*command)
+    assert status == 0
+    assert "NVOS00_PARAMETERS: struct" in shown
+    shown, status = on_terminal("check", "570.195.03", "--source", str(repo))
+    assert (status, "\x1b[31mdifferent" in shown) == (1, True)
+    shown, _ = on_terminal("check", "570.195.03", "570.211.01", "575.51.02", "--source", str(repo))
+    assert "3/3" in shown
+    done = differ("check", "570.195.03", "570.211.01", "575.51.02", "--source", str(repo))
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stderr == ""
+
+
+def test_place_of_a_release_that_differs(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, output, _ = run(capsys, "place", "575.51.02", "--source", str(repo), "--json")
+    report = json.loads(output)
+    assert (status, report["listed"], report["verdict"]) == (1, "575.51.02", "different")
+    status, output, _ = run(capsys, "place", "570.211.01", "--source", str(repo), "--json")
+    report = json.loads(output)
+    assert (report["parent"], report["listed"], report["children"]) == ("570.195.03", "570.195.03", [])
+    assert report["yaml"] == '"570.211.01": {parent: "570.195.03", supported: false}'
+
+
+def test_place_prints_members_and_rows_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed = NVOS.replace("NvV32 status", "NvU32 added[2]; NvV32 status")
+    numbers = "#define NV_ESC_RM_FREE 0x99\n"
+    repo = repository(tmp_path / "r", {"570.195.03": tree(NVOS), "570.999.01": tree(changed + numbers)})
+    status, output, _ = run(capsys, "place", "570.999.01", "--source", str(repo), "--json")
+    report = json.loads(output)
+    assert status == 1
+    assert '    since("570.999.01", "added" / NvU32[2]),  # at 12' in report["members"]
+    assert (
+        'frontend(0x99, "NV_ESC_RM_FREE", COMPUTE | UTILITY, NVOS00_PARAMETERS, since="570.999.01"),' in report["rows"]
+    )
 
 
 def test_without_git_on_the_machine(repo: Path, tmp_path: Path) -> None:
