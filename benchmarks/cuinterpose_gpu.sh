@@ -69,8 +69,9 @@ python3 - "$work/bench" <<'PY'
 import collections, sys
 runs = collections.defaultdict(list)
 for line in open(sys.argv[1]):
-    run, name, value, _ = line.split("\t")
-    runs[name, run.split()[1]].append(float(value))
+    fields = line.split("\t")
+    if len(fields) == 4:
+        runs[fields[1], fields[0].split()[1]].append(float(fields[2]))
 for name in dict.fromkeys(name for name, _ in runs):
     plain, shim = runs[name, "plain"], runs.get((name, "shim"), [])
     if shim:
