@@ -11,8 +11,8 @@
  *    in is known too.
  *  - The spool is kept at a high descriptor and compared with its device and inode before each write: a program that
  *    closes every descriptor gets its numbers back, and its files get nothing of ours.
- *  - The program's memory is read with process_vm_readv(2) before the call: a pointer that the driver would answer with
- *    EFAULT does not crash the program here. What could be read then is read again after it without asking the kernel.
+ *  - The kernel is asked before the call whether the program's memory can be read: a pointer that the driver would answer
+ *    with EFAULT does not crash the program here. What could be read then is read again after it without asking.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,6 +36,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* asm-generic/mman-common.h, Linux 5.14 */
+#endif
+
 #define EXPORT __attribute__((visibility("default")))
 
 #define FRAME_MAGIC 0x5254564eu /* "NVTR" */
@@ -47,6 +51,8 @@
 #define MAX_POINTERS 4
 #define SLOT_SIZE (MAX_TOP + MAX_PARAMS + MAX_BUFFERS + 16384u)
 #define SLOTS 64
+#define PAGE 4096u /* where pages are larger, populating fails with EINVAL and the slower way is taken */
+#define BRIEF 1000000u /* ns: in so short a call nobody has closed the spool since the frame before it */
 #define DEVICES 256
 #define DEVICE_NAME 64
 #define PREFIX "/dev/nvidia"
@@ -257,9 +263,9 @@ static bool spool_ready(void)
 	return false;
 }
 
-static void spool_write(const void *data, size_t size)
+static void spool_write(const void *data, size_t size, bool checked)
 {
-	if (spool_ready())
+	if (checked || spool_ready())
 		/* A short write (a full disk) leaves a torn frame, which the reader skips and reports. */
 		(void)!syscall(SYS_write, atomic_load(&spool_fd), data, size);
 }
@@ -300,23 +306,30 @@ static void slot_put(struct slot *slot, const struct slot *spare)
 		atomic_store(&slot->busy, 0);
 }
 
-/* Copies `size` bytes of the program at `address`; false where it has none. */
+/*
+ * Copies `size` bytes of the program at `address`; false where it has none. Populating the pages tells at half the price of
+ * process_vm_readv(2) that they can be read; where it does not say so (an old kernel, a mapping of a device, a hole) the
+ * latter decides.
+ */
 static bool peek(void *to, uint64_t address, size_t size)
 {
 	static atomic_int refused;
 	struct iovec local = { .iov_base = to, .iov_len = size };
 	struct iovec remote = { .iov_base = (void *)(uintptr_t)address, .iov_len = size };
+	uint64_t page = address & ~(uint64_t)(PAGE - 1);
 	ssize_t n;
 
 	if (!size)
 		return true;
-	if (!address)
+	if (!address || address + size < address)
 		return false;
-	if (!atomic_load_explicit(&refused, memory_order_relaxed)) {
-		n = syscall(SYS_process_vm_readv, syscall(SYS_getpid), &local, 1ul, &remote, 1ul, 0ul);
-		if (n >= 0 || (errno != ENOSYS && errno != EPERM))
-			return n == (ssize_t)size;
-		atomic_store(&refused, 1);
+	if (syscall(SYS_madvise, page, address + size - page, MADV_POPULATE_READ)) {
+		if (!atomic_load_explicit(&refused, memory_order_relaxed)) {
+			n = syscall(SYS_process_vm_readv, syscall(SYS_getpid), &local, 1ul, &remote, 1ul, 0ul);
+			if (n >= 0 || (errno != ENOSYS && errno != EPERM))
+				return n == (ssize_t)size;
+			atomic_store(&refused, 1);
+		}
 	}
 	memcpy(to, (const void *)(uintptr_t)address, size);
 	return true;
@@ -363,14 +376,19 @@ static unsigned char *frame_room(struct frame *frame)
 	return (unsigned char *)frame + frame->size + sizeof(struct section);
 }
 
-static void frame_send(struct frame *frame)
+static void frame_append(struct frame *frame, bool checked)
 {
 	uint32_t check;
 
 	frame->size += (uint32_t)sizeof(check);
 	check = ~frame->size;
 	memcpy((unsigned char *)frame + frame->size - sizeof(check), &check, sizeof(check));
-	spool_write(frame, frame->size);
+	spool_write(frame, frame->size, checked);
+}
+
+static void frame_send(struct frame *frame)
+{
+	frame_append(frame, false);
 }
 
 /* A small frame: no sections, text up to a path's length. */
@@ -647,6 +665,7 @@ static int recorded_ioctl(int fd, unsigned long request, void *arg, const struct
 	unsigned char under_check[sizeof(uint32_t)];
 	uint32_t sections;
 	int entry_errno = errno, ret, err;
+	bool sent;
 
 	before->id = id;
 	before->fd = fd;
@@ -660,6 +679,7 @@ static int recorded_ioctl(int fd, unsigned long request, void *arg, const struct
 		drop_sections(before);
 	memcpy(under_check, memory + before->size, sizeof(under_check));
 	frame_send(before);
+	sent = atomic_load(&spool_fd) >= 0;
 	memcpy(memory + before->size - sizeof(under_check), under_check, sizeof(under_check));
 	before->sections = sections;
 
@@ -678,7 +698,7 @@ static int recorded_ioctl(int fd, unsigned long request, void *arg, const struct
 	look_again(after, before, &call);
 	if (!record_values)
 		drop_sections(after);
-	frame_send(after);
+	frame_append(after, sent && after->args[1] < BRIEF);
 	errno = err;
 	return ret;
 }

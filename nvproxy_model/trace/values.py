@@ -1,11 +1,12 @@
 """Which fields had other values in two runs, where the calls and their statuses were the same.
 
-Handles, descriptors, addresses and statuses are left out by their roles in the model's structs, and by their types in structs that
-only the recorded facts know: they are other numbers in every run.
+Handles, descriptors, addresses and statuses are left out: by their roles in the model's structs, by their types elsewhere, and by
+NVIDIA's names for those that are typed as plain integers. They are other numbers in every run.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,9 @@ __all__ = ["MANY", "ValueDifference", "Values", "compare_values"]
 
 MANY: Final = 16
 """A field with more distinct values than that tells runs apart by chance: it is not compared."""
+
+_OTHER_EVERY_TIME: Final = re.compile(r"(?:^|\.)(?:h[A-Z]\w*|owner|target|\w*(?:[bB]ase|[aA]ddress|VA|Va|Ptr))$")
+"""hClient, owner (a client), base: handles and addresses by name (nvos.h, uvm_ioctl.h)."""
 
 Key = tuple[str, int, int | None]
 
@@ -91,6 +95,7 @@ class Values:
                 and leaf.path not in shape.roles
                 and leaf.base != "ptr"
                 and leaf.type not in ("NvHandle", "NV_STATUS")
+                and not _OTHER_EVERY_TIME.search(leaf.path)
             ]
             found = self._paths[id(shape)] = (shape, paths)
         return found[1]
