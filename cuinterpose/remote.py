@@ -27,6 +27,7 @@ _DT = {
 # JUMP_SLOT, GLOB_DAT and a word with an address
 _SLOT_KINDS = {62: (7, 6, 1), 183: (1026, 1025, 257)}
 _MOST = 128 << 20  # bytes of one table; libtorch's relocations take some ten MiB
+_LONGEST_CHAIN = 1 << 16
 _LONGEST_NAME = 64  # longer than any that is looked for
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -195,8 +196,9 @@ def _hashed(pid: int, at: int) -> int:
     if last < first:
         return 0
     at += buckets * 4
+    end = last + _LONGEST_CHAIN
     while not struct.unpack("<I", read_memory(pid, at + (last - first) * 4, 4))[0] & 1:
         last += 1
-        if last * 24 > _MOST:
+        if last == end:
             raise Unreadable(f"a hash chain at {at:#x} without an end")
     return last + 1

@@ -5,14 +5,16 @@
  *
  * An object is known by its DT_SONAME alone, wherever it was loaded from and
  * in whatever scope.  Its entries are read from its own symbol table, since
- * dlsym and dlopen drop a dlerror that the application may not have read yet,
- * and dlopen in a forked child can meet a lock that a vanished thread held.
+ * dlsym and dlopen drop a dlerror that the application may not have read yet.
+ * dlopen and dl_iterate_phdr in a forked child can meet a lock that a vanished
+ * thread held: so what dlsym meets is bound from the address alone.
  *
  * Binding needs no lock: every thread stores the same values.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <link.h>
 
 #include "shim.h"
@@ -21,14 +23,14 @@ static struct library {
 	const char *soname;
 	enum cui_entry first, end;
 	const void *_Atomic dynamic; /* the object's dynamic section: its identity */
-	const char *name; /* as the dynamic loader spells it; lives as long as the object */
+	char name[PATH_MAX]; /* as the dynamic loader spells it */
 	atomic_bool bound; /* the entries are filled in */
 	atomic_bool kept; /* we hold a reference */
 } libraries[] = {
-	{ "libcuda.so.1", 0, CUI_DRIVER_ENTRIES, NULL, NULL, false, false },
-	{ "libcudart.so.11.0", CUI_cudaGetDriverEntryPoint_11, CUI_cudaGetDriverEntryPoint_12, NULL, NULL, false, false },
-	{ "libcudart.so.12", CUI_cudaGetDriverEntryPoint_12, CUI_cudaGetDriverEntryPoint_13, NULL, NULL, false, false },
-	{ "libcudart.so.13", CUI_cudaGetDriverEntryPoint_13, CUI_ENTRIES, NULL, NULL, false, false },
+	{ "libcuda.so.1", 0, CUI_DRIVER_ENTRIES, NULL, "", false, false },
+	{ "libcudart.so.11.0", CUI_cudaGetDriverEntryPoint_11, CUI_cudaGetDriverEntryPoint_12, NULL, "", false, false },
+	{ "libcudart.so.12", CUI_cudaGetDriverEntryPoint_12, CUI_cudaGetDriverEntryPoint_13, NULL, "", false, false },
+	{ "libcudart.so.13", CUI_cudaGetDriverEntryPoint_13, CUI_ENTRIES, NULL, "", false, false },
 };
 #define LIBRARIES (sizeof(libraries) / sizeof(libraries[0]))
 
@@ -162,7 +164,8 @@ static void bind(uintptr_t base, const ElfW(Dyn) *dynamic, const char *name)
 		if (address)
 			cui_set_entry(entry, address);
 	}
-	library->name = name;
+	for (unsigned int i = 0; i < PATH_MAX - 1 && name[i]; i++)
+		library->name[i] = name[i];
 	atomic_store(&library->bound, true);
 	__atomic_fetch_or(&cuinterpose_stats.bound, 1u << (library - libraries), __ATOMIC_RELAXED);
 }
@@ -221,8 +224,8 @@ void cui_keep_mapped(void)
 	for (struct library *library = libraries; library < libraries + LIBRARIES; library++) {
 		if (!atomic_load(&library->bound) || atomic_load(&library->kept))
 			continue;
-		struct link_map *map = dlopen(library->name, RTLD_LAZY | RTLD_NOLOAD);
-		if (map && map->l_ld == library->dynamic)
-			atomic_store(&library->kept, true);
+		/* asked for once; set afterwards, since another thread's dlclose must wait for it */
+		dlopen(library->name, RTLD_LAZY | RTLD_NOLOAD);
+		atomic_store(&library->kept, true);
 	}
 }
