@@ -7,26 +7,18 @@ laid out as gc does on amd64 and arm64. Whatever else stands where a constant or
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nvproxy_model.errors import SourceError
 from nvproxy_model.layout import Field, Layout
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["Constant", "GoPackage", "Nesting", "Unread", "Unreadable", "parse_file", "read_package_files"]
+__all__ = ["Constant", "GoPackage", "Nesting", "Unread", "Unreadable", "parse_file"]
 
-MAX_FILE = 4 << 20
-MAX_FILES = 500
-MAX_PACKAGE = 16 << 20
-"""Bytes of one package's files; nvproxy's own has a quarter of a million."""
 MAX_DEPTH = 60
 MAX_BITS = 512
 MAX_LEAVES = 200_000
@@ -114,47 +106,6 @@ def text(node: Node) -> str:
 def named(node: Node) -> list[Node]:
     """The node's children without punctuation and comments."""
     return [child for child in node.named_children if child.type != "comment"]
-
-
-def read_package_files(directory: Path) -> dict[str, bytes]:
-    """The Go files of a package's directory, tests left out; only regular files are read.
-
-    Raises SourceError when the directory cannot be read, or a file is not a regular one or is over 4 MiB.
-    """
-    try:
-        names = sorted(name for name in os.listdir(directory) if is_source(name))
-    except OSError as error:
-        raise SourceError(f"{directory}: {error.strerror or error}") from error
-    if len(names) > MAX_FILES:
-        raise SourceError(f"{directory}: {len(names)} Go files; a package of more than {MAX_FILES} is refused")
-    files: dict[str, bytes] = {}
-    for name in names:
-        files[name] = _read_regular(directory / name)
-        refuse_large(str(directory), files.values())
-    return files
-
-
-def refuse_large(where: str, contents: Iterable[bytes]) -> None:
-    """Raises SourceError for a package of more than MAX_PACKAGE bytes."""
-    if sum(map(len, contents)) > MAX_PACKAGE:
-        raise SourceError(f"{where}: more than {MAX_PACKAGE >> 20} MiB of Go files")
-
-
-def is_source(name: str) -> bool:
-    return name.endswith(".go") and not name.endswith("_test.go")
-
-
-def _read_regular(path: Path) -> bytes:
-    try:
-        # A link or a FIFO under a source's name is not a source: never follow one, never block on one.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from error
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
-            raise SourceError(f"{path}: not a regular file of at most {MAX_FILE >> 20} MiB")
-        return stream.read(MAX_FILE)
 
 
 @dataclass

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from nvproxy_model.drivers.gosource import (
-    MAX_FILE,
-    MAX_FILES,
-    GoPackage,
-    Unread,
-    is_source,
-    read_package_files,
-    refuse_large,
-)
+from nvproxy_model.drivers.gosource import GoPackage, Unread
 from nvproxy_model.drivers.gvisor_tables import Version, versions
 from nvproxy_model.drivers.repositories import Objects, git_directory
 from nvproxy_model.errors import SourceError
 
-__all__ = ["Nvproxy", "read"]
+__all__ = ["Nvproxy", "read", "read_package_files"]
+
+MAX_FILE = 4 << 20
+MAX_FILES = 500
+MAX_PACKAGE = 16 << 20
+"""Bytes of one package's files; nvproxy's own has a quarter of a million."""
 
 _NVGPU = "pkg/abi/nvgpu"
 _NVPROXY = "pkg/sentry/devices/nvproxy"
@@ -48,7 +47,7 @@ def read(path: Path, revision: str | None = None) -> Nvproxy:
         nvgpu_files, nvproxy_files = files(_NVGPU), files(_NVPROXY)
         try:
             nvconf_files = files(_NVCONF)
-        except SourceError:  # before December 2024 the capabilities were declared in nvproxy itself, or not at all
+        except SourceError:  # before September 2024 there was no such package
             nvconf_files = {}
     finally:
         close()
@@ -84,6 +83,47 @@ def _open(path: Path, revision: str | None) -> tuple[str, _Reader, Callable[[], 
         objects.close()
         raise
     return f"{path}@{commit[:12]}", partial(_git_files, objects, commit), objects.close
+
+
+def read_package_files(directory: Path) -> dict[str, bytes]:
+    """The Go files of a package's directory, tests left out; only regular files are read.
+
+    Raises SourceError when the directory cannot be read, or a file is not a regular one or is over 4 MiB.
+    """
+    try:
+        names = sorted(name for name in os.listdir(directory) if is_source(name))
+    except OSError as error:
+        raise SourceError(f"{directory}: {error.strerror or error}") from error
+    if len(names) > MAX_FILES:
+        raise SourceError(f"{directory}: {len(names)} Go files; a package of more than {MAX_FILES} is refused")
+    files: dict[str, bytes] = {}
+    for name in names:
+        files[name] = _read_regular(directory / name)
+        refuse_large(str(directory), files.values())
+    return files
+
+
+def refuse_large(where: str, contents: Iterable[bytes]) -> None:
+    """Raises SourceError for a package of more than MAX_PACKAGE bytes."""
+    if sum(map(len, contents)) > MAX_PACKAGE:
+        raise SourceError(f"{where}: more than {MAX_PACKAGE >> 20} MiB of Go files")
+
+
+def is_source(name: str) -> bool:
+    return name.endswith(".go") and not name.endswith("_test.go")
+
+
+def _read_regular(path: Path) -> bytes:
+    try:
+        # A link or a FIFO under a source's name is not a source: never follow one, never block on one.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror or error}") from error
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
+            raise SourceError(f"{path}: not a regular file of at most {MAX_FILE >> 20} MiB")
+        return stream.read(MAX_FILE)
 
 
 def _directory_files(path: Path, directory: str) -> dict[str, bytes]:

@@ -8,16 +8,10 @@ from collections.abc import Iterator, Mapping
 from nvproxy_model import abi, versions
 from nvproxy_model.caps import from_string
 from nvproxy_model.drivers.gvisor import Nvproxy
-from nvproxy_model.drivers.gvisor_parity import (
-    SCALARS,
-    Difference,
-    Gathered,
-    Parity,
-    VersionReport,
-    compare_layouts,
-    parity,
-)
-from nvproxy_model.drivers.gvisor_tables import TABLES, Entry
+from nvproxy_model.drivers.gvisor_layouts import Difference, compare_layouts
+from nvproxy_model.drivers.gvisor_parity import SCALARS, Gathered, Parity, VersionReport, parity
+from nvproxy_model.drivers.gvisor_rows import Entry
+from nvproxy_model.drivers.gvisor_tables import TABLES
 from nvproxy_model.fields import CStruct
 from nvproxy_model.layout import Layout
 from nvproxy_model.rules import Rule, active

@@ -11,26 +11,27 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from nvproxy_model.drivers.carriers import simple_struct_carriers
 from nvproxy_model.drivers.gosource import Unread
 from nvproxy_model.drivers.gvisor import Nvproxy
-from nvproxy_model.drivers.gvisor_tables import TABLES, Entry, Version
+from nvproxy_model.drivers.gvisor_layouts import VARIANT, Difference, compare_layouts, overlaid, plain, union_types
+from nvproxy_model.drivers.gvisor_rows import Entry
+from nvproxy_model.drivers.gvisor_tables import TABLES, Version
 from nvproxy_model.drivers.release import Release, control_struct
-from nvproxy_model.layout import Field, Layout
+from nvproxy_model.layout import Layout
 
 __all__ = [
     "KINDS",
     "NOTES",
     "SCALARS",
-    "Difference",
     "Finding",
+    "Gathered",
     "Parity",
     "VersionReport",
     "compare",
-    "compare_layouts",
     "parity",
+    "release_name",
 ]
 
 KINDS: Mapping[str, str] = {
@@ -68,20 +69,6 @@ KINDS: Mapping[str, str] = {
 NOTES = frozenset({"name-differs", "number-unnamed", "caps-flip", "row-dropped", "no-struct-named", "model-only"})
 
 SCALARS = {"NvHandle": 4, "NvU32": 4, "NvU64": 8, "NvS32": 4}
-_PAD = re.compile(
-    r"_|(pad|padding|reserved|rsvd)[0-9a-z]*|.*(_pad|_padding|_reserved|padding[0-9]*|reserved[0-9]*)", re.IGNORECASE
-)
-_GO_PAD = re.compile(r"_|[Pp]ad(ding)?\d*")
-_VARIANT = re.compile(r"_?V(\d{3})$")
-
-
-class Difference(NamedTuple):
-    """What differs between two sides, before it is known whose and when."""
-
-    kind: str
-    detail: str
-    base: int | str | None
-    next: int | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,8 +361,8 @@ class _Comparer:
         for found in self._layouts(go_type, layout):
             self._row(version, entry, found._replace(detail=f"{struct_name} ({go_type}): {found.detail}"))
         go = self.go_layouts[go_type]
-        for member in _overlaid(go, layout):
-            for name in _union_types(go_type, member.name, self.go_layouts):
+        for member in overlaid(go, layout):
+            for name in union_types(go_type, member.name, self.go_layouts):
                 if member.record is not None:
                     self._union_member(version, name, f"{struct_name}.{member.name}", member.record)
 
@@ -441,7 +428,7 @@ class _Comparer:
         major = int(version.version.partition(".")[0])
         chosen: dict[str, tuple[int, str]] = {}
         for go_type in self.go_layouts:
-            match = _VARIANT.search(go_type)
+            match = VARIANT.search(go_type)
             since = int(match[1]) if match else 0
             stem = go_type[: match.start()] if match else go_type
             if since <= major and since >= chosen.get(stem, (0, ""))[0]:
@@ -477,124 +464,11 @@ def _near(name: str, by_rule: str | None, release: Release) -> str | None:
     return reordered or by_rule or next(iter(difflib.get_close_matches(name, list(release.structs), 1, 0.85)), None)
 
 
-def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
-
-
 def _driver_name(go_type: str, release: Release) -> str | None:
     """The driver's struct for a Go type by its name alone: NVOS55Parameters, or NV503C_ALLOC_PARAMETERS_V545."""
-    for candidate in (go_type, _VARIANT.sub("", go_type)):
+    for candidate in (go_type, VARIANT.sub("", go_type)):
         if candidate in release.structs:
             return candidate
-    wanted = _plain(_VARIANT.sub("", go_type))
-    matches = [name for name in release.structs if _plain(name) == wanted]
+    wanted = plain(VARIANT.sub("", go_type))
+    matches = [name for name in release.structs if plain(name) == wanted]
     return matches[0] if len(matches) == 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    path: str
-    offset: int
-    size: int
-    type: str
-    base: str
-    pad: bool
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size
-
-
-def _spans(layout: Layout, prefix: str = "", base: int = 0) -> Iterator[_Span]:
-    """Scalars and arrays of scalars; an array of records at its first element, and its whole extent as one span."""
-    for member in layout.fields:
-        path, offset = prefix + member.name, base + member.offset
-        pad = _GO_PAD.fullmatch(member.name) is not None
-        if member.record is None or member.base != "record":
-            yield _Span(path, offset, member.size, member.type, member.base, pad)
-            continue
-        if member.dims:
-            yield _Span(path + "[]" * len(member.dims), offset, member.size, "array", "record", pad)
-        yield from _spans(member.record, path + "[]" * len(member.dims) + ".", offset)
-
-
-def _extents(layout: Layout, base: int = 0) -> Iterator[tuple[int, int]]:
-    """Offset and size of every member, records and unions included."""
-    for member in layout.fields:
-        yield base + member.offset, member.size
-        if member.record is not None:
-            yield from _extents(member.record, base + member.offset)
-
-
-def compare_layouts(go: Layout, driver: Layout) -> Iterator[Difference]:
-    """Differences of a Go layout (first value) from a driver's (second): (kind, detail, Go's, driver's).
-
-    A Go byte array may stand for a whole record or union of the driver, a Go member for one member of a union.
-    """
-    if go.size != driver.size:
-        yield Difference("size-differs", "size", go.size, driver.size)
-    ours = list(_spans(go))
-    theirs = list(_spans(driver))
-    by_place: dict[tuple[int, int], list[_Span]] = {}
-    for span in theirs:
-        by_place.setdefault((span.offset, span.size), []).append(span)
-    extents = set(_extents(driver)) | {(0, driver.size)}
-    covered: list[tuple[int, int]] = []
-    for span in ours:
-        if span.pad:
-            continue
-        covered.append((span.offset, span.end))
-        matches = by_place.get((span.offset, span.size))
-        if matches:
-            yield from _compare_span(span, _best(span, matches))
-        elif not (span.base == "u8" and (span.offset, span.size) in extents):
-            there = [t.path for t in theirs if t.offset < span.end and span.offset < t.end and not _is_padding(t)]
-            has = ", ".join(there[:3]) or "nothing"
-            detail = f"{span.path} at {span.offset}, {span.size} bytes; the driver has {has} there"
-            yield Difference("field-extra", detail, span.offset, None)
-    for span in theirs:
-        if not _is_padding(span) and not any(start < span.end and span.offset < end for start, end in covered):
-            yield Difference("field-missing", f"{span.path} at {span.offset}, {span.size} bytes", None, span.offset)
-
-
-def _is_padding(span: _Span) -> bool:
-    return _PAD.fullmatch(span.path.rpartition(".")[2]) is not None
-
-
-def _best(span: _Span, matches: list[_Span]) -> _Span:
-    """Of a union's members in one place the one with the Go member's kind and name."""
-    wanted = _plain(span.path.rpartition(".")[2])
-    return min(matches, key=lambda m: (m.base != span.base, _plain(m.path.rpartition(".")[2]) != wanted, m.path))
-
-
-def _compare_span(ours: _Span, theirs: _Span) -> Iterator[Difference]:
-    detail = f"{ours.path} at {ours.offset}, the driver's {theirs.path}"
-    if (ours.base == "ptr") != (theirs.base == "ptr"):
-        yield Difference("pointer-differs", detail, ours.type, theirs.type)
-    elif (ours.type == "Handle") != (theirs.type == "NvHandle"):
-        yield Difference("handle-differs", detail, ours.type, theirs.type)
-    elif ours.base[1:] != theirs.base[1:]:
-        if ours.base != "u8":  # bytes may stand for anything
-            yield Difference("type-differs", detail, ours.type, theirs.type)
-    elif ours.base != theirs.base and ours.base[1:] != "8":  # char is neither signed nor unsigned to either side
-        yield Difference("sign-differs", detail, ours.type, theirs.type)
-    left, right = (_plain(span.path.rpartition(".")[2]) for span in (ours, theirs))
-    # Go names drop NVIDIA's prefixes: Bar1Mapping is bBar1Mapping, InfoList is busInfoList.
-    if not (left.endswith(right) or right.endswith(left)):
-        yield Difference("name-differs", f"at {ours.offset}", ours.path, theirs.path)
-
-
-def _overlaid(go: Layout, driver: Layout) -> Iterator[Field]:
-    """Members of the driver's unions that the Go type has as a byte array."""
-    arrays = {(f.offset, f.size) for f in go.fields if f.base == "u8" and f.dims}
-    for member in driver.fields:
-        union = member.record
-        if union is not None and union.kind == "union" and not member.dims and (member.offset, member.size) in arrays:
-            yield from (inner for inner in union.fields if inner.record is not None)
-
-
-def _union_types(go_type: str, member: str, types: Mapping[str, Layout]) -> list[str]:
-    """Go types named after a struct and one of its union's members: NVOS32_PARAMETERS, AllocSize -> NVOS32AllocSize."""
-    stem = re.sub(r"(_?V\d{3})?$", "", go_type)
-    stem = re.sub(r"_?(PARAMETERS|PARAMS|Parameters|Params)$", "", stem)
-    return [name for name in types if _plain(_VARIANT.sub("", name)) == _plain(stem + member)]

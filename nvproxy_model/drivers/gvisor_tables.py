@@ -10,50 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nvproxy_model.drivers.gosource import GoPackage, Nesting, Unread, Unreadable, named, text
+from nvproxy_model.drivers.gvisor_rows import Cell, Entry, RowReader
 from nvproxy_model.errors import SourceError
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["TABLES", "Entry", "NamedStruct", "Version", "versions"]
+__all__ = ["TABLES", "Version", "versions"]
 
 TABLES = ("frontend", "uvm", "control", "alloc")
 
 MAX_STEPS = 2_000_000
 """Map cells copied or set while the version tree is evaluated; the real file needs about a tenth."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedStruct:
-    """A driver struct that a row names: NVIDIA's name, and the Go type for it (None: forwarded as bytes)."""
-
-    name: str
-    go_type: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One row of a table at one version."""
-
-    table: str
-    number: int
-    symbol: str
-    """The key as written in Go, without its package: a constant's name, or the number itself."""
-    handler: str
-    handler_type: str | None
-    """The Go type that the handler is instantiated with, if it is generic."""
-    caps: tuple[str, ...] | None
-    """Names of the capabilities any of which admits the call; None in revisions without them (2024 and before)."""
-    name: str | None
-    """The driver's name of the number; None where the revision does not say (before March 2025)."""
-    structs: tuple[NamedStruct, ...] | None
-    """None: this revision names no struct for the row. Empty: it says that there is none."""
-    where: str
-    """``file:line`` of the registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +54,9 @@ def versions(nvproxy: GoPackage) -> tuple[dict[str, Version], list[Unread]]:
 # Values of the interpreter. Map cells keep their syntax: what a handler or a struct list means is decided at the end.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cell:
-    symbol: str
-    value: Node
-    where: str
-
-
 @dataclass
 class _Record:
-    """A ``driverABI`` or one of the structs of names: field name -> value; maps are dicts of _Cell by number."""
+    """A ``driverABI`` or one of the structs of names: field name -> value; maps are dicts of Cell by number."""
 
     fields: dict[str, object]
 
@@ -133,19 +97,6 @@ _VARIABLE = re.compile(r"v(\d+)_(\d+)(?:_(\d+))?")
 _ABIS = "abis"
 _PACKAGE = "pkg/sentry/devices/nvproxy"
 
-# How each helper that version.go has had reads its arguments: does the first string name the number?
-_INFO_HELPERS: Mapping[str, bool] = {
-    "simpleIoctlInfo": True,
-    "ioctlInfo": True,
-    "ioctlInfoWithStructName": True,
-    "simpleDriverStruct": False,
-    "driverStructs": False,
-    "driverStructWithName": False,
-    "driverStructWith": False,
-    "simpleIoctl": False,
-    "getStructName": False,
-}
-
 
 @dataclass
 class _Interpreter:
@@ -157,7 +108,7 @@ class _Interpreter:
         self.file = ""
         self.steps = 0
         self.nesting = Nesting()
-        self.entries: dict[tuple[str, int, _Cell, _Cell | None], Entry | None] = {}
+        self.rows = RowReader(self.package, self.unread)
 
     def versions(self) -> dict[str, Version]:
         """Runs Init() and returns every version. Nothing found is an unread item, not an empty tree."""
@@ -230,7 +181,7 @@ class _Interpreter:
             record.fields[name] = self._value(source, scope)
         elif target.type == "index_expression":
             cells, number, symbol = self._element(target, scope)
-            cells[number] = _Cell(symbol, source, f"{self.file}:{target.start_point[0] + 1}")
+            cells[number] = Cell(symbol, source, f"{self.file}:{target.start_point[0] + 1}")
         else:
             raise Unreadable("assignment to something unknown")
 
@@ -276,13 +227,13 @@ class _Interpreter:
             raise Unreadable(f"{text(node)[:60]} is not a field of a known value")
         return record, text(name)
 
-    def _element(self, node: Node, scope: dict[str, object]) -> tuple[dict[int, _Cell], int, str]:
+    def _element(self, node: Node, scope: dict[str, object]) -> tuple[dict[int, Cell], int, str]:
         operand, index = node.child_by_field_name("operand"), node.child_by_field_name("index")
         if operand is None or index is None:
             raise Unreadable("incomplete")
         return self._key(operand, index, scope)
 
-    def _key(self, operand: Node, index: Node, scope: dict[str, object]) -> tuple[dict[int, _Cell], int, str]:
+    def _key(self, operand: Node, index: Node, scope: dict[str, object]) -> tuple[dict[int, Cell], int, str]:
         if operand.type != "selector_expression":
             raise Unreadable(f"{text(operand)[:60]} is not a table")
         record, name = self._field(operand, scope)
@@ -341,7 +292,7 @@ class _Interpreter:
         if kind is None or body is None:
             raise Unreadable("incomplete")
         if kind.type == "map_type":
-            cells: dict[int, _Cell] = {}
+            cells: dict[int, Cell] = {}
             for key, value in self._elements(body):
                 try:
                     number, symbol = self._number(key)
@@ -350,7 +301,7 @@ class _Interpreter:
                     continue
                 if number in cells:
                     self._note(key, f"the number of {cells[number].symbol} too")
-                cells[number] = _Cell(symbol, value, f"{self.file}:{key.start_point[0] + 1}")
+                cells[number] = Cell(symbol, value, f"{self.file}:{key.start_point[0] + 1}")
             self._step(len(cells))
             return cells
         fields: dict[str, object] = {}
@@ -443,7 +394,7 @@ class _Interpreter:
                 info = infos.get(number) if infos is not None else None
                 if infos is not None and info is None:
                     unmatched.append(f"{table} {cell.symbol}: a handler, and no structs")
-                entry = self._entry(table, number, cell, info)
+                entry = self.rows.entry(table, number, cell, info)
                 if entry is not None:
                     tables[table][number] = entry
             for number in sorted((infos or {}).keys() - cells.keys()):
@@ -459,123 +410,16 @@ class _Interpreter:
             tuple(unmatched),
         )
 
-    def _names(self, record: _Record) -> Mapping[str, dict[int, _Cell]] | None:
+    def _names(self, record: _Record) -> Mapping[str, dict[int, Cell]] | None:
         """The maps of names and structs, whichever way the revision spells them; None before it had any."""
         for value in record.fields.values():
             if isinstance(value, _Function):
                 return _by_table(self._invoke(value, {}))
         return None
 
-    def _entry(self, table: str, number: int, cell: _Cell, info: _Cell | None) -> Entry | None:
-        """A row, read once however many versions inherit it."""
-        key = (table, number, cell, info)
-        if key not in self.entries:
-            self.entries[key] = self._read_entry(*key)
-        return self.entries[key]
 
-    def _read_entry(self, table: str, number: int, cell: _Cell, info: _Cell | None) -> Entry | None:
-        try:
-            handler, handler_type, caps = self._handler(cell.value)
-            name, structs = self._info(info.value) if info is not None else (None, None)
-        except Unreadable as error:
-            where = info.where if info is not None else cell.where
-            self.unread.append(Unread(where, cell.symbol, str(error)))
-            return None
-        return Entry(table, number, cell.symbol, handler, handler_type, caps, name, structs, cell.where)
-
-    def _handler(self, node: Node) -> tuple[str, str | None, tuple[str, ...] | None]:
-        """``feHandler(frontendIoctlSimple[nvgpu.X], caps)``, or the bare handler of revisions without capabilities."""
-        caps: tuple[str, ...] | None = None
-        if node.type == "call_expression":
-            function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
-            if (
-                function is None
-                or arguments is None
-                or not text(function).endswith("Handler")
-                or len(named(arguments)) != 2
-            ):
-                raise Unreadable(f"not a handler: {text(node)[:60]}")
-            node, mask = named(arguments)
-            caps = self._caps(mask)
-        written = "".join(text(node).split())
-        match = re.fullmatch(r"(\w+)(?:\[nvgpu\.(\w+)(?:,\*?nvgpu\.\w+)*\])?(?:\(nvgpu\.(\w+)\))?", written)
-        if match is None:
-            raise Unreadable(f"not a handler: {written[:60]}")
-        return match[1] + (f"({match[3]})" if match[3] else ""), match[2], caps
-
-    @cached_property
-    def _cap_names(self) -> dict[int, str]:
-        """Bit -> the constant that names it, of nvconf, or of nvproxy itself as before December 2024."""
-        names: dict[int, str] = {}
-        for package in (self.package.imports["nvconf"], self.package):
-            for name in package.constant_names:
-                if name.startswith("Cap"):
-                    bit = package.constant(name).value
-                    if isinstance(bit, int) and bit > 0 and bit & (bit - 1) == 0:
-                        names.setdefault(bit, name)
-        return names
-
-    def _caps(self, node: Node) -> tuple[str, ...]:
-        value = self.package.evaluate(node).value
-        if not isinstance(value, int) or value < 0:
-            raise Unreadable(f"not capabilities: {text(node)[:60]}")
-        names = self._cap_names
-        known = [name for bit, name in sorted(names.items()) if value & bit]
-        if sum(bit for bit in names if value & bit) != value:
-            raise Unreadable(f"capabilities without a name in {value:#x}")
-        return tuple(capability_name(name) for name in known)
-
-    def _info(self, node: Node) -> tuple[str | None, tuple[NamedStruct, ...] | None]:
-        if text(node) == "nil":
-            return None, None
-        function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
-        helper = text(function) if function is not None else ""
-        if helper == "append" and arguments is not None:
-            parts = [
-                self._info(argument if argument.type != "variadic_argument" else named(argument)[0])[1]
-                for argument in named(arguments)
-            ]
-            return None, tuple(struct for part in parts for struct in part or ()) or None
-        if node.type != "call_expression" or arguments is None or helper not in _INFO_HELPERS:
-            raise Unreadable(f"not a list of structs: {text(node)[:60]}")
-        strings: list[str] = []
-        types: list[str] = []
-        for argument in named(arguments):
-            match = re.fullmatch(r"nvgpu\.(\w+)\{\}", text(argument))
-            if match is not None:
-                types.append(match[1])
-                continue
-            value = self.package.evaluate(argument).value
-            if not isinstance(value, str):
-                raise Unreadable(f"neither a name nor a struct: {text(argument)[:60]}")
-            strings.append(value)
-        name = (strings.pop(0) or None) if _INFO_HELPERS[helper] and strings else None
-        if helper == "getStructName":
-            return name, self._tagged(types)
-        if types and strings:
-            if len(types) != len(strings):
-                raise Unreadable(f"{len(types)} types for {len(strings)} names")
-            return name, tuple(map(NamedStruct, strings, types))
-        return name, tuple(NamedStruct(item, None) for item in strings) + tuple(
-            NamedStruct(item, item) for item in types
-        )
-
-    def _tagged(self, types: list[str]) -> tuple[NamedStruct, ...] | None:
-        """July to August 2024: the driver's name was a tag, ``nvproxy:"NAME"``, on one of the struct's fields."""
-        result = []
-        for go_type in types:
-            nvgpu = self.package.imports["nvgpu"]
-            nvgpu.layout(go_type)
-            found = [match[1] for tag in nvgpu.tags.get(go_type, []) if (match := re.search(r'nvproxy:"([^"]*)"', tag))]
-            if len(found) != 1:
-                raise Unreadable(f"{go_type} has {len(found)} tags that name a driver struct")
-            if found[0]:
-                result.append(NamedStruct(go_type if found[0] == "same" else found[0], go_type))
-        return tuple(result) or None
-
-
-def _by_table(record: _Record) -> dict[str, dict[int, _Cell]]:
-    found: dict[str, dict[int, _Cell]] = {}
+def _by_table(record: _Record) -> dict[str, dict[int, Cell]]:
+    found: dict[str, dict[int, Cell]] = {}
     for name, value in record.fields.items():
         if isinstance(value, dict):
             table = next((table for table in TABLES if name.lower().startswith(table)), None)
@@ -587,12 +431,3 @@ def _by_table(record: _Record) -> dict[str, dict[int, _Cell]]:
 
 def _same_version(left: str, right: str) -> bool:
     return [int(part) for part in left.split(".")] == [int(part) for part in right.split(".")]
-
-
-_CAPABILITY_NAMES = {"FabricIMEXManagement": "fabric-imex-mgmt"}
-
-
-def capability_name(constant: str) -> str:
-    """The name under which runsc knows a capability: CapGraphics is ``graphics``."""
-    bare = constant.removeprefix("Cap")
-    return _CAPABILITY_NAMES.get(bare, bare.lower())

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from nvproxy_model.drivers import facts
 from nvproxy_model.drivers.gvisor import read
-from nvproxy_model.drivers.gvisor_parity import KINDS, NOTES, Parity, compare, compare_layouts, release_name
+from nvproxy_model.drivers.gvisor_layouts import compare_layouts
+from nvproxy_model.drivers.gvisor_parity import KINDS, NOTES, Parity, compare, release_name
 from nvproxy_model.layout import Field, Layout
 from nvproxy_model.tools.driver_differ import main
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvproxy_model.drivers.gosource import GoPackage, Unreadable, read_package_files
+from nvproxy_model.drivers.gosource import GoPackage, Unreadable
+from nvproxy_model.drivers.gvisor import read_package_files
 from nvproxy_model.errors import SourceError
 
 CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from nvproxy_model.drivers.gosource import GoPackage
 from nvproxy_model.drivers.gvisor import read
-from nvproxy_model.drivers.gvisor_tables import NamedStruct, versions
+from nvproxy_model.drivers.gvisor_rows import NamedStruct
+from nvproxy_model.drivers.gvisor_tables import versions
 from nvproxy_model.errors import SourceError
 
 
@@ -124,6 +125,19 @@ def test_what_cannot_be_read_is_listed(tmp_path: Path, old: str, new: str, what:
     assert nvproxy.unread
     assert any(re.search(what, f"{item.what} {item.why}") for item in nvproxy.unread), nvproxy.unread
     assert all(item.where.startswith("pkg/") for item in nvproxy.unread)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('simpleIoctlInfo("UVM_DEINITIALIZE")', "append(" * 20000 + "x" + ")" * 20000),
+        ("return abi\n", "return " + "&" * 20000 + "abi\n"),
+        ("// CHANGES", "once.Do(func() {\n" * 5000 + "})\n" * 5000),
+        ("feHandler(rmFree, compUtil)", "feHandler(rmFree, " + "(" * 20000 + "1" + ")" * 20000 + ")"),
+    ],
+)
+def test_deep_nesting_is_no_crash(tmp_path: Path, old: str, new: str) -> None:
+    assert read(write(tmp_path, MODERN.replace(old, new, 1))).unread
 
 
 def test_rows_of_one_side_are_told(tmp_path: Path) -> None:
