@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nvproxy_model.tools.differ_cli import SAME, UNKNOWN, add_format, add_source, add_subparser, emit, fail, opened
 
 if TYPE_CHECKING:
-    from nvproxy_model.drivers.history import History
+    from nvproxy_model.drivers.history import History, Query
+    from nvproxy_model.tools.differ_cli import Releases
 
 EXAMPLES = """\
   nvproxy-differ history NV_CHANNEL_ALLOC_PARAMS
@@ -42,7 +43,6 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Follow and print; returns the exit status."""
-    from nvproxy_model.drivers import model
     from nvproxy_model.drivers.facts import nearest_names
     from nvproxy_model.drivers.headers import Wanted
     from nvproxy_model.drivers.history import follow, parse_query, select, wanted_names
@@ -62,11 +62,7 @@ def run(args: argparse.Namespace) -> int:
             fail(f"--branch {args.branch}: no release of that name")
         parents = {version: parent_of(releases, version) for version in releases.versions}
         read = list(read_releases(releases, versions, wanted, args))
-        used = model.names().constants
-        histories = [
-            follow(query, read, parents.get, used if query.kind == "number" and query.number < 0x1000 else ())
-            for query in queries
-        ]
+        histories = [follow(query, read, parents.get, _names_of(query, releases)) for query in queries]
     unknown = [history.query for history in histories if history.kind == "unknown"]
     report = {
         "schema": "nvproxy-differ/history/1",
@@ -79,6 +75,18 @@ def run(args: argparse.Namespace) -> int:
             f"{', '.join(q.text for q in unknown)}: in none of {len(versions)} releases{_meant(unknown[0].name, read)}"
         )
     return SAME if histories else UNKNOWN
+
+
+def _names_of(query: Query, releases: Releases) -> Collection[str] | None:
+    """The names among which a number is looked up; None means all."""
+    from nvproxy_model.drivers import model
+    from nvproxy_model.drivers.facts import Facts
+
+    if query.kind != "number":
+        return None
+    if query.number < 0x1000:
+        return model.names().constants
+    return releases.having(query.number) if isinstance(releases, Facts) else None
 
 
 def _meant(name: str, releases: Any) -> str:

@@ -102,6 +102,10 @@ class Facts:
         """Every name that any release has in ``structs`` or ``constants``, sorted."""
         return self._table(table).keys()
 
+    def having(self, number: int) -> list[str]:
+        """The constants that have this value in any release, sorted."""
+        return [name for name, runs in self._table("constants").items() if number in runs[1::2]]
+
     def runs(self, table: str, name: str) -> tuple[tuple[int, Any], ...]:
         """(position in ``versions``, value) wherever a name's value changes along them; the value is opaque, None is absence."""
         runs = self._table(table).get(name, [])

@@ -112,11 +112,11 @@ def _line(version: str, parent: Callable[[str], str | None]) -> Iterator[str]:
 
 
 def follow(
-    query: Query, releases: Iterable[Release], parent: Callable[[str], str | None], known: Iterable[str]
+    query: Query, releases: Iterable[Release], parent: Callable[[str], str | None], known: Iterable[str] | None = None
 ) -> History:
     """Follow one query over releases, a parent before its children. ``known`` are the names that a number may have; all
-    constants of a release if it is empty."""
-    numbered = frozenset(known)
+    constants of a release if it is None."""
+    numbered = None if known is None else frozenset(known)
     states: list[Any] = []
     at: dict[str, int] = {}
     changes: list[Change] = []
@@ -138,9 +138,13 @@ def follow(
     return History(query, kind, tuple(value for value, _ in states), at, tuple(changes))
 
 
-def _value(query: Query, release: Release, known: frozenset[str]) -> tuple[str, Any, Any]:
+def _value(query: Query, release: Release, known: frozenset[str] | None) -> tuple[str, Any, Any]:
     if query.kind == "number":
-        names = tuple(name for name in (known or release.constants) if release.constants.get(name) == query.number)
+        names = tuple(
+            name
+            for name in (release.constants if known is None else known)
+            if release.constants.get(name) == query.number
+        )
         return "number", tuple(sorted(names)) or None, tuple(sorted(names))
     layout = release.structs.get(query.name)
     if query.kind == "field":

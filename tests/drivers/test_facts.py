@@ -161,7 +161,8 @@ def test_b6_numbers_move_and_are_reused() -> None:
         n for n in old.params if n in new.constants and old.constants[n] != new.constants[n] and "_CTRL_CMD_" in n
     ]
     assert sorted(renumbered) == sorted([inforom.name, status.name])
-    follow = history.follow(history.parse_query("0x20801358"), FACTS.releases(FACTS.versions), FACTS.parent, ())
+    names = FACTS.having(0x20801358)
+    follow = history.follow(history.parse_query("0x20801358"), FACTS.releases(FACTS.versions), FACTS.parent, names)
     begins = {c.version: follow.states[c.state] for c in follow.changes if c.state >= 0}
     assert begins == {
         "570.86.15": ("NV2080_CTRL_CMD_FB_QUERY_DRAM_ENCRYPTION_INFOROM_SUPPORT",),
