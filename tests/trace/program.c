@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -176,6 +177,39 @@ int main(int argc, char **argv)
 		fd = open("/tmp", O_RDONLY);
 		printf("again %d\n", fd);
 		fd = open("/dev/nvidiactl", O_RDWR);
+		return controls(fd, n);
+	}
+	if (!strcmp(what, "squat")) {
+		/* A program that takes every number: what it holds there must stay its own. */
+		int mine = memfd_create("mine", 0);
+		struct stat st;
+
+		controls(fd, n);
+		for (i = 900; i < 1024; i++)
+			dup2(mine, i);
+		controls(fd, n);
+		fstat(mine, &st);
+		printf("mine %d bytes\n", (int)st.st_size);
+		return 0;
+	}
+	if (!strcmp(what, "lost")) {
+		/* The spool is gone: nothing can be recorded, and nothing of that may show. */
+		unlink(argv[2]);
+		syscall(SYS_close_range, 3u, ~0u, 0u);
+		fd = open("/dev/nvidiactl", O_RDWR);
+		errno = 77;
+		i = controls(fd, 3);
+		printf("ok %d errno %d\n", i, errno);
+		i = ioctl(fd, 0xc0104663ul, &n);
+		printf("unknown %d errno %d\n", i, errno);
+		errno = 78;
+		close(fd);
+		printf("closed errno %d\n", errno);
+		return 0;
+	}
+	if (!strcmp(what, "over")) {
+		i = open("/dev/nvidia0", O_RDWR);
+		dup2(i, fd);
 		return controls(fd, n);
 	}
 	if (!strcmp(what, "dup")) {

@@ -181,6 +181,30 @@ def test_a_program_that_closes_everything_gets_its_numbers(recorder: Recorder) -
     assert outcome.seen.ioctls == len(ioctls(records)) == 6
 
 
+def test_what_a_program_puts_at_the_spool_s_number_stays_its_own(recorder: Recorder) -> None:
+    outcome, records, stdout, _ = recorder.run("squat", "5")
+    assert stdout.splitlines()[-1] == "mine 0 bytes"
+    assert outcome.seen.ioctls == len(ioctls(records)) == 10
+
+
+def test_a_lost_spool_shows_in_no_errno(programs: Any, tmp_path: Path) -> None:
+    path = tmp_path / "spool"
+    path.write_bytes(b"")
+    env = {**os.environ, "LD_PRELOAD": f"{programs.recorder}:{programs.fake}", "NVPROXY_TRACE_SPOOL": str(path)}
+    done = subprocess.run([programs.program, "lost", path], env=env, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[1:] == ["ok 0 errno 77", "unknown -1 errno 22", "closed errno 78"]
+    assert not path.exists()
+
+
+def test_a_dup_over_a_device_closes_it(recorder: Recorder) -> None:
+    _, records, _, _ = recorder.run("over", "1")
+    assert [(rec.k, rec.fd, rec.dev) for rec in records[-3:]] == [
+        ("close", 3, "/dev/nvidiactl"),
+        ("dup", records[2].ret, "/dev/nvidia0"),
+        ("ioctl", 3, "/dev/nvidia0"),
+    ]
+
+
 def test_dup_close_and_mmap(recorder: Recorder) -> None:
     _, records, _, _ = recorder.run("dup", "2")
     assert [(rec.k, rec.fd, rec.ret) for rec in records if rec.k in ("dup", "close")] == [
