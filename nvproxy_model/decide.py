@@ -199,8 +199,6 @@ class Plan(NamedTuple):
     status: Step | None
     restore: tuple[tuple[int, int], ...]
     """(offset, size) of what the guest must see unchanged after the host call."""
-    cleared: tuple[tuple[int, int], ...]
-    """(offset, size) of what neither the host nor, afterwards, the guest sees."""
 
     @property
     def roles(self) -> bool:
@@ -241,7 +239,6 @@ def plan(of: CStruct) -> Plan:
         pick(Handle, lambda role: role.depends),
         next(iter(pick(Status)), None),
         tuple((step.offset, step.size) for step in restored),
-        tuple((step.offset, step.size) for step in pick(OpaquePointer, lambda role: role.cleared)),
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.decide import Call, Decision, Verdict, Why, int32
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.handlers import maps_at_once, offset, reader
+from nvproxy_model.objects import Object
 from nvproxy_model.ports import File, MapContext, Result
 from nvproxy_model.structs import nvos
 from nvproxy_model.structs.nv_ioctl import nv_ioctl_alloc_os_event_t, nv_ioctl_export_to_dma_buf_fd_t
@@ -22,7 +23,7 @@ from nvproxy_model.structs.uvm_linux_ioctl import UVM_INITIALIZE_PARAMS
 if TYPE_CHECKING:
     from nvproxy_model.session import Session
 
-__all__ = ["AFTER", "BEFORE", "FINISH", "free_object", "unknown_client"]
+__all__ = ["AFTER", "BEFORE", "FINISH", "let_go", "unknown_client"]
 
 _CACHING = {
     nv.NVOS33_FLAGS_CACHING_TYPE_CACHED: "write-back",
@@ -109,12 +110,12 @@ def _before_vid_heap(session: Session, data: bytes, decision: Decision) -> Decis
 
 
 def _after_free(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    free_object(session, *_free(out))
+    let_go(session, session.graph.free(*_free(out)))
 
 
-def free_object(session: Session, client: int, handle: int) -> None:
-    """An object is freed, and what depends on it: their pins may go."""
-    for gone in session.graph.free(client, handle):
+def let_go(session: Session, freed: Iterable[Object]) -> None:
+    """Objects are freed: their pins may go, and what the hardened profile knew of them."""
+    for gone in freed:
         session.unpin.extend(gone.pins)
         if session.events is not None:
             session.events.freed(gone)

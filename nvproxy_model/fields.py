@@ -186,7 +186,7 @@ class UserPointer(Role):
 class OpaquePointer(Role):
     """A pointer that a proxy must not follow: written by the driver, or meaningful to the GPU or the caller alone.
 
-    ``null_only``: anything but NULL is EINVAL. ``cleared``: the host, and afterwards the guest, sees NULL.
+    ``null_only``: anything but NULL is EINVAL. ``cleared``: the host sees NULL, and the guest what the host leaves there.
     """
 
     def __init__(self, of: Scalar = NvP64, *, null_only: bool = False, cleared: bool = False) -> None:

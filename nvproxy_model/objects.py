@@ -28,6 +28,8 @@ class Object:
     """(address, size) of guest memory that stays pinned for as long as the object lives."""
     deps: dict[Object, None] = field(default_factory=dict, repr=False)
     rdeps: dict[Object, None] = field(default_factory=dict, repr=False)
+    handles: dict[int, Object] = field(default_factory=dict, repr=False)
+    """Its client's objects by handle."""
 
     def __str__(self) -> str:
         deps = " ".join(sorted(f"{dep.client:#x}:{dep.handle:#x}" for dep in self.deps))
@@ -35,10 +37,14 @@ class Object:
 
 
 class Graph:
-    """Objects by client and handle (pkg/sentry/devices/nvproxy/object.go). Sets are insertion-ordered, so order is stable."""
+    """Objects by client and handle (pkg/sentry/devices/nvproxy/object.go). Sets are insertion-ordered, so order is stable.
+
+    What nvproxy does where a driver contradicts itself (a handle given out twice, an unknown parent) is done here too.
+    """
 
     def __init__(self) -> None:
         self._clients: dict[int, dict[int, Object]] = {}
+        self._owned: dict[Any, dict[Object, None]] = {}
 
     def __iter__(self) -> Iterator[Object]:
         for objects in self._clients.values():
@@ -55,19 +61,13 @@ class Graph:
         """The object of that handle, if any."""
         return self._clients.get(client, {}).get(handle)
 
-    def clients_of(self, owner: Any) -> list[int]:
-        """The clients that a file allocated, oldest first."""
-        return [
-            handle for handle, objects in self._clients.items() if handle in objects and objects[handle].owner is owner
-        ]
-
-    def add_client(self, handle: int, hclass: int, owner: Any) -> Object | None:
-        """A root client. One of the same handle is gone: the driver gives out no handle in use. Handle 0 is ignored."""
-        if not handle:
-            return None
-        self.free(handle, handle)
+    def add_client(self, handle: int, hclass: int, owner: Any) -> Object:
+        """A root client. One of the same handle is out of reach from now on, and freed when its file is closed."""
         root = Object(handle, handle, hclass, 0, owner)
-        self._clients[handle] = {handle: root}
+        if handle:
+            root.handles[handle] = root
+        self._clients[handle] = root.handles
+        self._owned.setdefault(owner, {})[root] = None
         return root
 
     def add(
@@ -80,7 +80,7 @@ class Graph:
         objects = self._clients.get(client)
         if objects is None or not handle:
             return None
-        new = objects[handle] = Object(client, handle, hclass, parent, **more)
+        new = objects[handle] = Object(client, handle, hclass, parent, handles=objects, **more)
         for wanted in (parent, *deps):
             if wanted and wanted in objects:
                 self._depend(new, objects[wanted])
@@ -113,41 +113,46 @@ class Graph:
     def free(self, client: int, handle: int) -> list[Object]:
         """Free an object and all that depends on it, across clients; what is gone, dependents first.
 
-        rs_server.c:serverFreeResourceTree() => clientUpdatePendingFreeList_IMPL(). Linear in what is freed. An unknown
-        handle frees nothing.
+        Freeing a client's own handle frees the client. An unknown handle frees nothing.
         """
         first = self.get(client, handle)
-        if first is None:
-            return []
-        # A client's root takes everything under its handle along, edges or not.
-        roots = (first, *self._clients[client].values()) if handle == client else (first,)
-        order: list[Object] = []
-        seen: set[Object] = set()
-        for root in roots:
-            if root not in seen:
-                seen.add(root)
-                self._dependents_first(root, seen, order)
+        return [] if first is None else self._free(first)
+
+    def close(self, owner: Any) -> list[Object]:
+        """Free every client that a file allocated, oldest first; what is gone."""
+        return [gone for root in tuple(self._owned.get(owner, ())) for gone in self._free(root)]
+
+    def _free(self, first: Object) -> list[Object]:
+        """rs_server.c:serverFreeResourceTree() => clientUpdatePendingFreeList_IMPL(). Linear in what is freed."""
+        order = _dependents_first(first)
         for gone in order:
             for dep in gone.deps:
                 dep.rdeps.pop(gone, None)
-            objects = self._clients.get(gone.client, {})
-            if objects.get(gone.handle) is gone:
-                del objects[gone.handle]
-        if handle == client:
-            del self._clients[client]
+            # By handle, whoever has it by now (objFree).
+            gone.handles.pop(gone.handle, None)
+        for root in [gone for gone in order if gone in self._owned.get(gone.owner, ())]:
+            self._clients.pop(root.handle, None)
+            self._owned[root.owner].pop(root)
+            if not self._owned[root.owner]:
+                del self._owned[root.owner]
+            # Objects whose parent was unknown are tied to nothing: they vanish with the client, alone.
+            order += root.handles.values()
+            root.handles.clear()
         return order
 
-    @staticmethod
-    def _dependents_first(root: Object, seen: set[Object], order: list[Object]) -> None:
-        # Not recursive: a guest decides how deep the graph is.
-        stack = [(root, iter(root.rdeps))]
-        while stack:
-            top, rest = stack[-1]
-            for dependent in rest:
-                if dependent not in seen:
-                    seen.add(dependent)
-                    stack.append((dependent, iter(dependent.rdeps)))
-                    break
-            else:
-                order.append(top)
-                stack.pop()
+
+def _dependents_first(root: Object) -> list[Object]:
+    """An object and all that depends on it. Not recursive: a guest decides how deep the graph is."""
+    seen, order = {root}, []
+    stack = [(root, iter(root.rdeps))]
+    while stack:
+        top, rest = stack[-1]
+        for dependent in rest:
+            if dependent not in seen:
+                seen.add(dependent)
+                stack.append((dependent, iter(dependent.rdeps)))
+                break
+        else:
+            order.append(top)
+            stack.pop()
+    return order

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import struct
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nvproxy_model import hardened
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.decide import Copy, Decider, Decision, Plan, Verdict, int32, plan, refuse_size
-from nvproxy_model.effects import AFTER, BEFORE, FINISH, free_object, unknown_client
+from nvproxy_model.effects import AFTER, BEFORE, FINISH, let_go, unknown_client
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.fields import CStruct
 from nvproxy_model.handlers import PAGE, offset, reader
@@ -24,6 +26,7 @@ from nvproxy_model.structs.ctrl503c import NV503C_CTRL_REGISTER_VA_SPACE_PARAMS
 
 __all__ = ["Session"]
 
+RM_CONTROL_REQUEST = 0xC020462A
 RM_ALLOC_REQUEST = 0xC030462B
 """NV_ESC_RM_ALLOC with the 48-byte form: the one that the host is always given."""
 
@@ -71,6 +74,15 @@ class _Alloc(NamedTuple):
         return _NVOS21.pack(*self[:4], self.address, self.params_size, self.status)
 
 
+_Answer = Callable[[File, int, int], Result]
+_result = tuple.__new__
+
+
+def _host_request(request: int) -> int:
+    """_IOWR('F', nr, size): the host never sees the guest's own type and direction bits."""
+    return 0xC0004600 | request & 0x3FFF00FF
+
+
 class Session:
     """The ioctls of one guest process. Not safe for calls from two threads at once; policies are, and can be shared.
 
@@ -87,6 +99,8 @@ class Session:
         self.events = hardened.Events() if policy.profile == "hardened" else None
         self.unpin: list[tuple[int, int]] = []
         self.close_host: list[int] = []
+        self._escapes = dict(self._answers("frontend"))
+        self._commands = dict(self._answers("uvm"))
 
     def objects(self) -> tuple[Object, ...]:
         """All live objects, clients first seen first."""
@@ -98,15 +112,18 @@ class Session:
 
     def ioctl(self, fd: int, request: int, argp: int) -> Result:
         """Answer one ioctl(2) of the guest's: ``ret`` 0 with errno 0, or -1 with an errno."""
-        file = self.fds.get(int32(fd))
+        file = self.fds.get(fd if -0x80000000 <= fd <= 0x7FFFFFFF else int32(fd))
         if file is None:
             return Result(-1, errno.EBADF)
         request &= 0xFFFFFFFF
         try:
             if file.kind == "frontend":
-                result = self._frontend(file, request, argp)
+                number = request & 0xFF
+                answer = self._escapes.get(number)
+                result = answer(file, request, argp) if answer is not None else self._refused("frontend", number)
             elif file.kind == "uvm":
-                result = self._uvm(file, request, argp)
+                answer = self._commands.get(request)
+                result = answer(file, request, argp) if answer is not None else self._refused("uvm", request)
             else:
                 return Result(-1, errno.ENOTTY)
         except MemoryFault:
@@ -149,55 +166,53 @@ class Session:
         file.references -= 1
         if file.references == 0:
             self.close_host.append(file.host_fd)
-            for client in self.graph.clients_of(file):
-                free_object(self, client, client)
+            let_go(self, self.graph.close(file))
         return self._let_go(Result(0, 0))
 
-    def _frontend(self, file: File, request: int, argp: int) -> Result:
-        number = ioctl_nr(request)
-        rule = self.policy.frontend.get(number)
-        entry = self.policy.entry("frontend", number)
-        if isinstance(entry, Decision) and not entry.allowed:
-            return Result(-1, entry.errno, entry)
-        assert rule is not None
+    def _answers(self, table: str) -> Iterator[tuple[int, _Answer]]:
+        """What answers each admitted number of the frontend's or UVM's table, worked out once."""
+        rules: Mapping[int, Rule] = getattr(self.policy, table)
+        for number, rule in rules.items():
+            entry = self.policy.entry(table, number)
+            if isinstance(entry, Decision):
+                if entry.allowed:
+                    yield number, functools.partial(self._any_size if table == "frontend" else self._no_params, entry)
+            elif rule.handler == "control":
+                yield number, self._control
+            elif rule.handler == "alloc":
+                yield number, self._alloc
+            else:
+                of = rule.params_at(self.policy.version)
+                assert isinstance(of, CStruct)
+                typed = self._escape if table == "frontend" else self._typed
+                yield number, functools.partial(typed, rule, plan(of), entry)
+
+    def _refused(self, table: str, number: int) -> Result:
+        decision = self.policy.entry(table, number)
+        assert isinstance(decision, Decision)
+        return Result(-1, decision.errno, decision)
+
+    def _any_size(self, decision: Decision, file: File, request: int, argp: int) -> Result:
         size = ioctl_size(request)
-        # _IOWR('F', nr, size): the host never sees the guest's own type and direction bits.
-        request = 0xC0000000 | size << 16 | 0x4600 | number
-        if rule.handler == "control":
-            return self._control(file, request, argp, size)
-        if rule.handler == "alloc":
-            return self._alloc(file, argp, size)
-        if isinstance(entry, Decision):
-            return self._raw(file, request, argp, size, entry)
-        of = rule.params_at(self.policy.version)
-        assert isinstance(of, CStruct)
-        what = plan(of)
-        if size != what.size:
-            return Result(-1, errno.EINVAL, refuse_size(self.policy.call("frontend", number), what.name, what.size))
-        return self._typed(file, request, argp, rule, what, entry)
-
-    def _uvm(self, file: File, request: int, argp: int) -> Result:
-        rule = self.policy.uvm.get(request)
-        entry = self.policy.entry("uvm", request)
-        if isinstance(entry, Decision):
-            if not entry.allowed:
-                return Result(-1, entry.errno, entry)
-            return self._raw(file, request, argp, 0, entry)
-        assert rule is not None
-        of = rule.params_at(self.policy.version)
-        assert isinstance(of, CStruct)
-        return self._typed(file, request, argp, rule, plan(of), entry)
-
-    def _raw(self, file: File, request: int, argp: int, size: int, decision: Decision) -> Result:
         arg = Buffer(bytearray(self.memory.read(argp, size))) if size else None
-        error = self.host.ioctl(file.host_fd, request, arg)
+        error = self.host.ioctl(file.host_fd, _host_request(request), arg)
         if error:
             return Result(-1, error, decision)
         if arg is not None:
             self.memory.write(argp, bytes(arg.data))
         return Result(0, 0, decision)
 
-    def _typed(self, file: File, request: int, argp: int, rule: Rule, what: Plan, entry: Decider) -> Result:
+    def _no_params(self, decision: Decision, file: File, request: int, argp: int) -> Result:
+        error = self.host.ioctl(file.host_fd, request, None)
+        return Result(-1 if error else 0, error, decision)
+
+    def _escape(self, rule: Rule, what: Plan, entry: Decider, file: File, request: int, argp: int) -> Result:
+        if ioctl_size(request) != what.size:
+            wrong = refuse_size(self.policy.call("frontend", rule.number), what.name, what.size)
+            return Result(-1, errno.EINVAL, wrong)
+        return self._typed(rule, what, entry, file, _host_request(request), argp)
+
+    def _typed(self, rule: Rule, what: Plan, entry: Decider, file: File, request: int, argp: int) -> Result:
         """A struct of the frontend's or UVM's own: decide, let the host have it, put the guest's own values back, copy out."""
         data = self.memory.read(argp, what.size)
         decision = entry(data, self.fds)
@@ -241,8 +256,6 @@ class Session:
     def _restore(out: bytearray, data: bytes, what: Plan, decision: Decision) -> None:
         for at, size in what.restore:
             out[at : at + size] = data[at : at + size]
-        for at, size in what.cleared:
-            out[at : at + size] = bytes(size)
         for copy in decision.copies:
             out[copy.offset : copy.offset + 8] = data[copy.offset : copy.offset + 8]
 
@@ -258,32 +271,35 @@ class Session:
 
     # NV_ESC_RM_CONTROL
 
-    def _control(self, file: File, request: int, argp: int, size: int) -> Result:
-        if size != _NVOS54_SIZE:
-            return Result(-1, errno.EINVAL)
-        outer = self.memory.read(argp, _NVOS54_SIZE)
+    def _control(self, file: File, request: int, argp: int) -> Result:
+        if ioctl_size(request) != _NVOS54_SIZE:
+            call = self.policy.call("frontend", ioctl_nr(request))
+            return Result(-1, errno.EINVAL, refuse_size(call, "NVOS54_PARAMETERS", _NVOS54_SIZE))
+        memory = self.memory
+        outer = memory.read(argp, _NVOS54_SIZE)
         client, _, number, address, length = _NVOS54(outer)
         entry = self.policy.entry("control", number)
-        if isinstance(entry, Decision):
-            decision = entry
+        if not isinstance(entry, Decision):
+            return self._typed_control(file, argp, outer, entry)
+        decision = entry
+        if decision.verdict is Verdict.REJECT:
+            return self._fail_control(argp, outer, decision)
+        if (length == 0) != (address == 0) or length > nv.RMAPI_PARAM_COPY_MAX_PARAMS_SIZE:
+            return Result(-1, errno.EINVAL, decision)
+        params = Buffer(bytearray(memory.read(address, length))) if length else None
+        if self.events is not None and params is not None:
+            decision = self.events.control(decision, client, bytes(params.data), self.graph)
             if not decision.allowed:
                 return self._fail_control(argp, outer, decision)
-            if (length == 0) != (address == 0) or length > nv.RMAPI_PARAM_COPY_MAX_PARAMS_SIZE:
-                return Result(-1, errno.EINVAL, decision)
-            params = Buffer(bytearray(self.memory.read(address, length))) if length else None
-            if self.events is not None and params is not None:
-                decision = self.events.control(decision, client, bytes(params.data), self.graph)
-                if not decision.allowed:
-                    return self._fail_control(argp, outer, decision)
-            arg = self._outer(outer, params)
-            error = self.host.ioctl(file.host_fd, request, arg)
-            if error:
-                return Result(-1, error, decision)
-            self._write_outer(argp, outer, arg)
-            if params is not None:
-                self.memory.write(address, bytes(params.data))
-            return Result(0, 0, decision)
-        return self._typed_control(file, argp, request, outer, entry)
+        arg = self._outer(outer, params)
+        error = self.host.ioctl(file.host_fd, RM_CONTROL_REQUEST, arg)
+        if error:
+            return Result(-1, error, decision)
+        arg.data[_PARAMS_SPAN] = outer[_PARAMS_SPAN]
+        memory.write(argp, bytes(arg.data))
+        if params is not None:
+            memory.write(address, bytes(params.data))
+        return _result(Result, (0, 0, decision, (), ()))
 
     @staticmethod
     def _outer(outer: bytes, params: Buffer | None) -> Buffer:
@@ -293,11 +309,7 @@ class Session:
             arg.pointers[_NVOS54_PARAMS] = params
         return arg
 
-    def _write_outer(self, argp: int, outer: bytes, arg: Buffer) -> None:
-        arg.data[_PARAMS_SPAN] = outer[_PARAMS_SPAN]
-        self.memory.write(argp, bytes(arg.data))
-
-    def _typed_control(self, file: File, argp: int, request: int, outer: bytes, entry: Decider) -> Result:
+    def _typed_control(self, file: File, argp: int, outer: bytes, entry: Decider) -> Result:
         client, handle, number, address, length = _NVOS54(outer)
         rule = self.policy.control[number]
         of = rule.params_at(self.policy.version)
@@ -319,14 +331,15 @@ class Session:
             return self._fail_control(argp, outer, decision)
         params = self._buffer(decision, data)
         arg = self._outer(outer, params)
-        error = self.host.ioctl(file.host_fd, request, arg)
+        error = self.host.ioctl(file.host_fd, RM_CONTROL_REQUEST, arg)
         if error:
             return Result(-1, error, decision)
         status = int.from_bytes(arg.data[_NVOS54_STATUS : _NVOS54_STATUS + 4], "little")
         if status == nv.NV_OK and rule.handler == "register_va_space":
             # third_party_p2p.c:CliAddThirdPartyP2PVASpace() => refAddDependant()
             self.graph.depend(client, handle, _va_space(bytes(params.data))[0])
-        self._write_outer(argp, outer, arg)
+        arg.data[_PARAMS_SPAN] = outer[_PARAMS_SPAN]
+        self.memory.write(argp, bytes(arg.data))
         if rule.handler != "in_only":
             self._restore(params.data, data, what, decision)
             self._copy_out(params, decision, address)
@@ -342,7 +355,8 @@ class Session:
 
     # NV_ESC_RM_ALLOC
 
-    def _alloc(self, file: File, argp: int, size: int) -> Result:
+    def _alloc(self, file: File, request: int, argp: int) -> Result:
+        size = ioctl_size(request)
         if size not in (_NVOS64.size, _NVOS21.size):
             return Result(-1, errno.EINVAL, refuse_size(self.policy.call("frontend", 0x2B), "NVOS64_PARAMETERS", 48))
         asked = _Alloc.unpack(self.memory.read(argp, size))

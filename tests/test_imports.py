@@ -18,7 +18,7 @@ ARROWS: dict[str, set[str]] = {
     "caps": set(),
     "decide": {"fields", "rules"},
     "drivers": {"abi", "fields", "layout", "rules", "structs", "versions", "caps"},
-    "effects": {"abi", "decide", "handlers", "ports", "session", "structs"},
+    "effects": {"abi", "decide", "handlers", "objects", "ports", "session", "structs"},
     "errors": set(),
     "fields": {"layout"},
     "handlers": {"abi", "decide", "fields", "structs"},

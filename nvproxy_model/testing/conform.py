@@ -134,26 +134,7 @@ class ScriptedHost:
         target.data[answer["off"] : answer["off"] + len(data)] = data
 
 
-_FIELDS: Mapping[str, type | tuple[type, ...]] = {
-    "name": str,
-    "process": int,
-    "version": str,
-    "caps": str,
-    "device": str,
-    "fds": dict,
-    "cmd": str,
-    "in": str,
-    "mem": dict,
-    "errno": int,
-    "ret": int,
-    "out": str,
-    "reads": dict,
-    "guard_intact": bool,
-    "host": list,
-    "objects_added": list,
-    "objects_removed": list,
-}
-_AT = re.compile(r"arg(/[0-9]+)*\Z")
+_AT = re.compile(r"arg(/[0-9]{1,6})*\Z")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -161,56 +142,90 @@ def load(path: Path) -> dict[str, Any]:
     try:
         raw = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         content = json.loads(raw)
-        header, vectors = content["header"], content["vectors"]
-        memory = header["guest_memory"]
-        first, last = _mapped(memory)
-    except (lzma.LZMAError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (lzma.LZMAError, ValueError, RecursionError) as error:
         raise VectorsError(f"{path}: not a vectors file: {type(error).__name__}: {error}") from None
-    if not isinstance(vectors, list) or last - first > 1 << 30:
-        raise VectorsError(f"{path}: not a vectors file")
-    for index, vector in enumerate(vectors):
-        _check(path, index, vector)
-    return {"header": header, "vectors": vectors, "mapped": (first, last), "base": int(memory["base"])}
-
-
-def _mapped(memory: Mapping[str, Any]) -> tuple[int, int]:
-    first, last = re.findall(r"0x[0-9a-fA-F]+", memory["mapped"])[:2]
-    return int(first, 16), int(last, 16)
-
-
-def _check(path: Path, index: int, vector: Any) -> None:
-    where = f"{path}: vector {index}"
-    if not isinstance(vector, dict):
-        raise VectorsError(f"{where}: not an object")
-    where += f" ({vector.get('name', 'no name')})"
-    for name, kind in _FIELDS.items():
-        if name not in vector or not isinstance(vector[name], kind):
-            raise VectorsError(f"{where}: field {name!r} is missing or of another type")
     try:
-        texts = [vector["in"], vector["out"], *vector["mem"].values(), *vector["reads"].values()]
-        for address in (vector["cmd"], *vector["mem"], *vector["reads"]):
+        memory = _of(dict, _of(dict, _of(dict, content, "")["header"], "header")["guest_memory"], "guest_memory")
+        first, last = (
+            int(text, 16) for text in re.findall(r"0x[0-9a-fA-F]+", _of(str, memory["mapped"], "mapped"))[:2]
+        )
+        base = _of(int, memory["base"], "base")
+        vectors = _of(list, content["vectors"], "vectors")
+        if not 0 <= first <= base < last or last - first > 1 << 30:
+            raise ValueError(f"mapped {first:#x} to {last:#x}, base {base:#x}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise VectorsError(f"{path}: not a vectors file: {type(error).__name__}: {error}") from None
+    for index, vector in enumerate(vectors):
+        try:
+            _check(_of(dict, vector, "vector"))
+        except (ValueError, KeyError, TypeError) as error:
+            name = vector.get("name", "no name") if isinstance(vector, dict) else "no object"
+            raise VectorsError(f"{path}: vector {index} ({name}): {type(error).__name__}: {error}") from None
+    return {"header": content["header"], "vectors": vectors, "mapped": (first, last), "base": base}
+
+
+def _of(kind: type, value: Any, name: str) -> Any:
+    """The value, if it is of exactly that type: a bool is no number here."""
+    if type(value) is not kind:
+        raise TypeError(f"{name}: want {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def _hex(value: Any, name: str) -> None:
+    bytes.fromhex(_of(str, value, name))
+
+
+def _natural(value: Any, name: str) -> None:
+    if not 0 <= _of(int, value, name) < 1 << 30:
+        raise ValueError(f"{name}: {value}")
+
+
+def _check(vector: Mapping[str, Any]) -> None:
+    for name in ("name", "version", "caps", "device", "cmd"):
+        _of(str, vector[name], name)
+    for name in ("process", "errno", "ret"):
+        _of(int, vector[name], name)
+    _of(bool, vector["guard_intact"], "guard_intact")
+    for name in ("in", "out"):
+        _hex(vector[name], name)
+    for name in ("objects_added", "objects_removed"):
+        for text in _of(list, vector[name], name):
+            _of(str, text, name)
+    for name in ("mem", "reads"):
+        for address, data in _of(dict, vector[name], name).items():
             int(address, 16)
-        for call in vector["host"]:
-            int(call["cmd"], 16), int(call["host_fd"])
-            texts.append(call["data"] or "")
-            texts += list(_deref_texts(call.get("deref") or ()))
-            for answer in call.get("answer_writes") or ():
-                if not _AT.match(answer["at"]):
-                    raise ValueError(f"unknown 'at': {answer['at']!r}")
-                texts.append(answer["data"])
-                int(answer["off"])
-        for text in texts:
-            bytes.fromhex(text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise VectorsError(f"{where}: {type(error).__name__}: {error}") from None
+            _hex(data, name)
+    for role, fd in _of(dict, vector["fds"], "fds").items():
+        _natural(fd, f"fds.{role}")
+    if vector["device"] not in vector["fds"]:
+        raise ValueError(f"device {vector['device']!r} is not in fds")
+    int(vector["cmd"], 16)
+    for call in _of(list, vector["host"], "host"):
+        _check_call(_of(dict, call, "host"))
 
 
-def _deref_texts(blocks: Any) -> Iterator[str]:
-    for block in blocks:
-        int(block["ptr_at"])
-        if block.get("data") is not None:
-            yield block["data"]
-        yield from _deref_texts(block.get("deref") or ())
+def _check_call(call: Mapping[str, Any]) -> None:
+    _natural(call["host_fd"], "host_fd")
+    int(_of(str, call["cmd"], "cmd"), 16)
+    _check_block(call)
+    for answer in _of(list, call.get("answer_writes") or [], "answer_writes"):
+        at = _of(str, _of(dict, answer, "answer_writes")["at"], "at")
+        if not _AT.match(at):
+            raise ValueError(f"unknown 'at': {at!r}")
+        _hex(answer["data"], "data")
+        _natural(answer["off"], "off")
+    if call.get("answer_errno") is not None:
+        _natural(call["answer_errno"], "answer_errno")
+
+
+def _check_block(block: Mapping[str, Any]) -> None:
+    if block["data"] is not None:
+        _hex(block["data"], "data")
+    for at in _of(list, block.get("sentry_va_at") or [], "sentry_va_at"):
+        _natural(at, "sentry_va_at")
+    for inner in _of(list, block.get("deref") or [], "deref"):
+        _natural(_of(dict, inner, "deref")["ptr_at"], "ptr_at")
+        _check_block(inner)
 
 
 def replay(content: Mapping[str, Any]) -> tuple[int, list[Failure]]:
@@ -272,17 +287,38 @@ def _one(vector: Mapping[str, Any], session: Session, host: ScriptedHost, memory
 
 
 def _leaks(vector: Mapping[str, Any], memory: Memory, untouched: bytes, base: int, size: int) -> Iterator[str]:
-    """Guest memory outside what the vector lists may have changed only as the host's own answers imply."""
-    listed = [(base - memory.first, size)]
-    listed += [(int(address, 16) - memory.first, len(data) // 2) for address, data in vector["reads"].items()]
-    answers = [answer for call in vector["host"] for answer in call.get("answer_writes") or () if answer["at"] != "arg"]
+    """Memory that the vector does not list holds what it held, or what the host wrote behind a pointer of the guest's.
+
+    Zeros are accepted too: a buffer that the driver only writes is zeroed before it is handed over.
+    """
+    expected = bytearray(untouched)
+    for call in vector["host"]:
+        for answer in call.get("answer_writes") or ():
+            _imply(expected, answer, untouched, base, memory.first)
+    spans = [(base - memory.first, size)]
+    spans += [(int(address, 16) - memory.first, len(data) // 2) for address, data in vector["reads"].items()]
     now = bytearray(memory.data)
-    for at, length in listed:
-        now[at : at + length] = untouched[at : at + length]
-    if now != untouched:
-        allowed = b"".join(bytes.fromhex(answer["data"]) for answer in answers)
-        changed = bytes(new for new, old in zip(now, untouched, strict=True) if new != old)
-        if not changed or any(byte not in allowed for byte in changed):
-            yield "guest memory changed where nothing was written to it"
+    for at, length in spans:
+        now[at : at + length] = expected[at : at + length] = untouched[at : at + length]
+    for page in range(0, len(now), 4096):
+        chunk = slice(page, page + 4096)
+        if now[chunk] != expected[chunk]:
+            images = zip(now[chunk], expected[chunk], untouched[chunk], strict=True)
+            if any(seen not in (wanted, before, 0) for seen, wanted, before in images):
+                yield "guest memory that the vector does not list changed as no answer of the host's implies"
+                break
     if SENTRY_VA in memory.data and SENTRY_VA not in untouched:
         yield "a host address stands in guest memory"
+
+
+def _imply(expected: bytearray, answer: Mapping[str, Any], untouched: bytes, base: int, first: int) -> None:
+    """Write an answer where the guest's own pointers lead; 'arg' itself is listed in every vector."""
+    _, *path = answer["at"].split("/")
+    address = base
+    for step in path:
+        at = address - first + int(step)
+        address = int.from_bytes(untouched[at : at + 8], "little") if 0 <= at <= len(untouched) - 8 else -1
+    data = bytes.fromhex(answer["data"])
+    at = address - first + answer["off"]
+    if path and at >= 0 and at + len(data) <= len(expected):
+        expected[at : at + len(data)] = data
