@@ -143,3 +143,16 @@ def test_many_random_calls_leave_nothing_behind() -> None:
         gc.collect()
         blocks.append(sys.getallocatedblocks())
     assert blocks[2] - blocks[1] < 2000, blocks
+
+
+def test_unknown_numbers_are_not_all_remembered() -> None:
+    """A guest that tries every number does not fill the policy's tables."""
+    policy = Policy.for_driver("580.159.04", CAPS[1])
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for number in range(0x77000000, 0x77000000 + 20_000):
+        assert not policy.decide_control(number, None, {}).allowed or number & 0x8000
+        assert not policy.decide_alloc(number, None, {}).allowed
+        assert not policy.decide_uvm(number, None, {}).allowed
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 20_000

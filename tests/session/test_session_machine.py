@@ -192,6 +192,21 @@ class Guest(RuleBasedStateMachine):
         if event and event not in self.world.files:
             assert error
 
+    @precondition(lambda self: any(node.hclass == nv.NV_EVENT_BUFFER for node in self.model.nodes))
+    @rule(data=st.data())
+    def shared_buffer(self, data: st.DataObject) -> None:
+        """A buffer duplicated into another client still goes with the first one's memory."""
+        original = data.draw(st.sampled_from([node for node in self.model.nodes if node.hclass == nv.NV_EVENT_BUFFER]))
+        fd = next(iter(self.world.files))
+        _, _, other = self.world.alloc(fd, 0, 0, 0, 0x41)
+        self.model.nodes.append(Node(other, other, nv.NV01_ROOT_CLIENT, 0, fd=fd))
+        self.ever.append((other, other))
+        self._dup(fd, other, original.client, original.handle)
+        if original.needs and data.draw(st.booleans()):
+            need = data.draw(st.sampled_from(original.needs))
+            assert self.world.free(fd, need.client, need.handle)[1] == nv.NV_OK
+            self.model.free(need.client, need.handle)
+
     @rule(data=st.data(), call=st.sampled_from(CONTROLS))
     def event_control(self, data: st.DataObject, call: tuple[int, bytes]) -> None:
         fd, client = self._fd(data), self._client(data)
@@ -207,6 +222,9 @@ class Guest(RuleBasedStateMachine):
     def dup(self, data: st.DataObject) -> None:
         fd, client, source_client = self._fd(data), self._client(data), self._client(data)
         source = self._pick(data, source_client, nv.NV01_MEMORY_DEVICELESS, nv.NV_EVENT_BUFFER, SHARE)
+        self._dup(fd, client, source_client, source)
+
+    def _dup(self, fd: int, client: int, source_client: int, source: int) -> None:
         result, status, new = self.world.dup(fd, client, client, next(self.handles), source_client, source)
         if result.errno or status:
             return
