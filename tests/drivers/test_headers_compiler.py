@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from driver_world import TYPES
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nvproxy_model.drivers.compare import entries
@@ -111,6 +111,8 @@ def test_layouts_are_the_compilers(text: str, tmp_path: Path) -> None:
 
 @needs_compiler
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@example(values=[0xFFFFFFFF])
+@example(values=[0xFFFFFFFF, -1])
 @given(values=st.lists(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=30))
 def test_constants_are_the_compilers(values: list[int], tmp_path: Path) -> None:
     assert CC is not None
