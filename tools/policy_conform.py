@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +33,22 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(func=_run)
 
 
+def _busy(count: int) -> AbstractContextManager[object]:
+    """Something that moves, on a terminal, while more than a second's worth of vectors is replayed."""
+    if count < 500 or not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(f"replaying {count} vectors")
+
+
 def _run(args: argparse.Namespace) -> int:
     content = load(args.file)
     if not content["vectors"]:
         fail(f"{args.file}: no vectors: nothing was compared")
     try:
-        passed, failures = replay(content)
+        with _busy(len(content["vectors"])):
+            passed, failures = replay(content)
     except (NvproxyError, ValueError) as error:
         fail(f"{args.file}: {error}")
     report = {

@@ -174,6 +174,7 @@ def test_every_row_is_explained(run: Any, version: str) -> None:
                 assert answer["params"]["size"] == of.sizeof()
 
 
+@settings(max_examples=100)
 @given(
     st.text(max_size=40)
     | st.integers(0, 1 << 34).map(hex)
