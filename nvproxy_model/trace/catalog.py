@@ -4,6 +4,8 @@ the recorded facts.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -14,13 +16,13 @@ from nvproxy_model.drivers import facts as recorded
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.errors import UnknownDriverVersion
 from nvproxy_model.fields import CStruct, Role, Scalar, Status
-from nvproxy_model.layout import Field, Layout
+from nvproxy_model.layout import Field, Layout, Leaf
 from nvproxy_model.policy import Policy
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.trace import layouts
 from nvproxy_model.trace.format import Record, ioc_size
 
-__all__ = ["TABLES", "Catalog", "Shape"]
+__all__ = ["TABLES", "Catalog", "Shape", "is_bits"]
 
 TABLES: Final[Mapping[str, str]] = {"fe": "frontend", "uvm": "uvm", "control": "control", "alloc": "alloc"}
 """The kind of an ioctl in a trace -> the table of a policy."""
@@ -51,6 +53,8 @@ _ESCAPES: Final[Mapping[int, str]] = {
 
 _CONTROL: Final = re.compile(r"NV(?:([0-9A-F]{4})|_EVENT_BUFFER|_SEMAPHORE_SURFACE|_CONF_COMPUTE|PCF0100)_CTRL_")
 _NOT_A_CLASS: Final = re.compile(r"_CTRL_|_MESSAGE_ID$|^UVM|^Uvm|_ERR_|^NVOS|_ESC_|^RUSD|_NOTIFIERS|^NVKMS|^NvKms")
+_SUFFIX: Final = re.compile(r"_(?:ALLOC(?:ATION)?_)?(?:PARAMS|PARAMETERS)(?:_V\d+)?$")
+_WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NO_PARAMS: Final = frozenset(("UVM_DEINITIALIZE",))
 
 
@@ -232,6 +236,37 @@ class Catalog:
                 result.setdefault(of, {}).setdefault(value, name)
         return result
 
+    @cached_property
+    def _sorted(self) -> list[str]:
+        return sorted(
+            name for name in self.release.constants if "_PARAMS" not in name and not name.endswith("_MESSAGE_ID")
+        )
+
+    def _below(self, prefix: str) -> dict[str, int]:
+        first = bisect.bisect_left(self._sorted, prefix)
+        names = itertools.takewhile(lambda name: name.startswith(prefix), self._sorted[first:])
+        return {name: self.release.constants[name] for name in names}
+
+    def named_values(self, leaf: Leaf, struct: str) -> Mapping[int, str] | None:
+        """Value -> name for one field, or None: its enum's, else the defines named after the struct and the field.
+
+        Defines of one value each are an enumeration. For a field called flags they are only trusted where they are single bits,
+        three or more: others are numbers within a bit range, and the range is nowhere recorded.
+        """
+        if leaf.type in self.enums:
+            return self.enums[leaf.type]
+        stem = _SUFFIX.sub("", struct)
+        if stem == struct or leaf.base not in ("u8", "u16", "u32", "u64"):
+            return None
+        field = leaf.path.rpartition(".")[2]
+        by_name = self._below(f"{stem}_{_WORDS.sub('_', field).upper()}_")
+        names = {value: name for name, value in by_name.items()}
+        if len(names) != len(by_name) or len(names) < 2:
+            return None
+        if "flag" in field.lower() and not is_bits(names):
+            return None
+        return names
+
     # Structs
 
     def shape(self, kind: str, number: int, request: int = 0) -> Shape | None:
@@ -330,6 +365,12 @@ class Catalog:
                 shape = self.shape(kind, number)
                 if shape is not None:
                     yield kind, number, shape.size, shape.status
+
+
+def is_bits(names: Mapping[int, str]) -> bool:
+    """Whether these are flags that may be set together: three single bits or more, and at most a name for none."""
+    bits = [value for value in names if value]
+    return len(bits) >= 3 and all(value & (value - 1) == 0 for value in bits)
 
 
 def _control_params(release: Release, name: str) -> str | None:

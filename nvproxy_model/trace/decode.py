@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from nvproxy_model.fields import Fd, Handle, OpaquePointer, Role, Status, UserPointer
-from nvproxy_model.trace.catalog import NV_ESC_IOCTL_XFER_CMD, Catalog, Shape
+from nvproxy_model.trace.catalog import NV_ESC_IOCTL_XFER_CMD, Catalog, Shape, is_bits
 from nvproxy_model.trace.format import TRUNCATED, UNFINISHED, Record, ioc_nr, ioc_size
 from nvproxy_model.trace.layouts import changes, partial
 
@@ -49,17 +49,24 @@ class _Struct:
     def __init__(self, shape: Shape, catalog: Catalog) -> None:
         self.shape = shape
         self.roles = {path: role_name(role) for path, role in shape.roles.items()}
-        self.enums = [
-            (leaf.path, leaf.path.split("."), catalog.enums[leaf.type])
-            for leaf in shape.leaves
-            if leaf.type in catalog.enums and not leaf.dims and "[]" not in leaf.path
-        ]
+        self.enums: list[tuple[str, list[str], Mapping[int, str], bool]] = []
+        for leaf in shape.leaves:
+            names = None if leaf.dims or "[]" in leaf.path else catalog.named_values(leaf, shape.name)
+            if names is not None:
+                self.enums.append((leaf.path, leaf.path.split("."), names, is_bits(names)))
         self.pointers = [
             (leaf.path, leaf.offset)
             for leaf in shape.leaves
             if isinstance(shape.roles.get(leaf.path), UserPointer) and leaf.path not in _PARAMETERS
         ]
         self.known: dict[bytes, dict[str, Any]] = {}
+
+
+def _flags(value: int, names: Mapping[int, str]) -> str | None:
+    """The names of the bits that are set, and in hex what has none."""
+    known = [(bit, name) for bit, name in sorted(names.items()) if bit & value]
+    rest = value & ~sum(bit for bit, _ in known)
+    return "|".join([name for _, name in known] + ([f"{rest:#x}"] if rest else [])) if known else None
 
 
 class Decoder:
@@ -183,13 +190,15 @@ class Decoder:
     @staticmethod
     def _names(struct: _Struct, out: dict[str, Any]) -> dict[str, str]:
         names = {}
-        for path, parts, enum in struct.enums:
+        for path, parts, enum, bits in struct.enums:
             for side in ("changed", "fields"):
                 value: Any = out.get(side)
                 for part in parts:
                     value = value.get(part) if isinstance(value, dict) else None
-                if isinstance(value, int) and value in enum:
-                    names[path] = enum[value]
+                if isinstance(value, int):
+                    name = enum.get(value) or (_flags(value, enum) if bits else None)
+                    if name is not None:
+                        names[path] = name
                     break
         return names
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from nvproxy_model.layout import Field, Layout
 from nvproxy_model.trace import format as fmt
-from nvproxy_model.trace.catalog import Catalog
-from nvproxy_model.trace.decode import NO_LAYOUT, NOT_RECORDED, Decoder
+from nvproxy_model.trace.catalog import Catalog, is_bits
+from nvproxy_model.trace.decode import NO_LAYOUT, NOT_RECORDED, Decoder, _flags
 from nvproxy_model.trace.layouts import changes, partial, reader, through_construct
 from nvproxy_model.trace.reader import Reader
 
@@ -178,16 +178,40 @@ def test_a_number_that_was_reused_has_the_name_of_its_release() -> None:
     assert (Catalog("575.51.02").name("control", 0x20801358) or "").endswith("STATUS")
 
 
-def test_enumerators_are_named(traces: dict[str, Path], catalog: Catalog) -> None:
-    named = {}
-    for name in ("torch-matmul", "ncu-1"):
-        decoder = Decoder(catalog)
-        for rec in Reader(traces[name]):
-            obj = decoder.record(rec)
-            for part in ("arg", "params"):
-                named.update(obj.get(part, {}).get("names", {}))
-    assert named
-    assert all(name in catalog.release.enums for name in named.values())
+def test_values_are_named_where_headers_define_them(trace: Path, catalog: Catalog) -> None:
+    """Every name stands for the value beside it: one constant, or bits that add up."""
+    decoder = Decoder(catalog)
+    for rec in Reader(trace):
+        obj = decoder.record(rec)
+        for part in (obj[name] for name in ("arg", "params") if "names" in obj.get(name, {})):
+            for path, name in part["names"].items():
+                values = []
+                for side in ("changed", "fields"):
+                    value: Any = part.get(side, {})
+                    for step in path.split("."):
+                        value = value.get(step) if isinstance(value, dict) else None
+                    values.append(value)
+                parts = [
+                    int(word, 16) if word.startswith("0x") else catalog.release.constants[word]
+                    for word in name.split("|")
+                ]
+                assert sum(parts) in values, (path, name)
+
+
+def test_enumerations_flags_and_what_is_neither(catalog: Catalog) -> None:
+    def names(struct: str, field: str) -> Any:
+        layout = catalog.release.structs[struct]
+        leaf = next(leaf for leaf in layout.leaves() if leaf.path == field)
+        return catalog.named_values(leaf, struct)
+
+    action = names("NV2080_CTRL_EVENT_SET_NOTIFICATION_PARAMS", "action")
+    assert action[1] == "NV2080_CTRL_EVENT_SET_NOTIFICATION_ACTION_SINGLE"
+    flags = names("NV0050_CTRL_MEMSET_PARAMS", "flags")
+    assert is_bits(flags)
+    assert _flags(0x15, flags) == "NV0050_CTRL_MEMSET_FLAGS_ASYNC|NV0050_CTRL_MEMSET_FLAGS_PIPELINED|0x10"
+    # These are numbers within bit ranges: 1 stands for four things.
+    assert names("NVOS33_PARAMETERS", "flags") is None
+    assert names("NV0073_CTRL_SYSTEM_GET_NUM_HEADS_PARAMS", "flags") is None
 
 
 def test_xfer_is_unwrapped_once(catalog: Catalog) -> None:
