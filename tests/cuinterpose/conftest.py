@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from share_library import Library, build
 from shim_world import DLSYM_VERSION, ROOT, SANITIZE, Toolchain, World, build_world
 
@@ -70,6 +71,8 @@ def world(request: pytest.FixtureRequest) -> World:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """The C side of tickets and frames. The sanitized run of the same tests names its own build (test_share_sanitized)."""
     if built := os.environ.get("CUINTERPOSE_TEST_LIBRARY"):
+        settings.register_profile("sanitized", settings.get_profile("ci"), max_examples=50)
+        settings.load_profile("sanitized")
         return Library(Path(built))
     need("gcc")
     return Library(build(tmp_path_factory.mktemp("share") / "libshare.so", Toolchain()))

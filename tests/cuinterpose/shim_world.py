@@ -177,6 +177,7 @@ def build_world(root: Path, tools: Toolchain, shim: Callable[[Path, Toolchain], 
             pool.submit(tools.compile, root / "transcript", [NATIVE / "transcript.c"], *program),
             pool.submit(tools.compile, root / "cases", [NATIVE / "cases.c"], *program),
             pool.submit(tools.compile, root / "target", [NATIVE / "target.c"], *program),
+            pool.submit(tools.compile, root / "preinit", [NATIVE / "preinit.c"], str(newest), *program),
             pool.submit(tools.compile, root / "direct", [NATIVE / "cases.c"], "-DDIRECT", str(newest), *program),
             pool.submit(
                 tools.compile,

@@ -252,6 +252,7 @@ def test_missing_native_parts(command: Command, tmp_path: Path) -> None:
 names = st.text("abc/.", min_size=1, max_size=6).map(lambda text: f"/lib/{text}.so")
 
 
+@settings(max_examples=100)
 @given(entries=st.lists(names), separators=st.lists(st.sampled_from([" ", ":", "  ", ": "]), min_size=1))
 def test_preload_value(entries: list[str], separators: list[str]) -> None:
     existing = "".join(entry + separators[i % len(separators)] for i, entry in enumerate(entries))

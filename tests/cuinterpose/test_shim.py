@@ -93,6 +93,12 @@ def test_look_ups_before_main(world: World, order: str, switch: dict[str, str]) 
     check(world, "cases", "early_lookup", preload=order, driver=NEWEST, **switch)
 
 
+@pytest.mark.parametrize("switch", [{}, {"CUINTERPOSE_DISABLE": "1"}], ids=["enabled", "disabled"])
+def test_look_up_before_the_environment(world: World, switch: dict[str, str]) -> None:
+    done = world.run("preinit", driver=NEWEST, **switch)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("case", "order"),
     [
