@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -103,30 +104,29 @@ def member_json(entry: Entry, roles: dict[str, str] | None = None) -> dict[str, 
 def layout_json(layout: Layout, roles: dict[str, str] | None = None) -> dict[str, Any]:
     """A layout as the schemas layout/1 and history/1 state it."""
     from nvproxy_model.drivers.compare import entries
-    from nvproxy_model.drivers.declaration import holes
+    from nvproxy_model.drivers.declaration import picture
 
     return {
         "kind": layout.kind,
         "size": layout.size,
         "align": layout.align,
         "members": [member_json(entry, roles) for entry in entries(layout)],
-        "holes": [{"offset": offset, "size": size} for offset, size in holes(layout)],
+        "holes": [
+            {"path": path, "offset": offset, "size": size}
+            for path, offset, size, field in picture(layout)
+            if field is None
+        ],
     }
 
 
 def _lines(name: str, version: str, layout: Layout, roles: dict[str, str]) -> Iterator[str]:
-    from nvproxy_model.drivers.compare import entries
-    from nvproxy_model.drivers.declaration import holes
+    from nvproxy_model.drivers.declaration import picture
     from nvproxy_model.drivers.report import columns
 
     yield f"{layout.kind} {name}, {version}: {layout.size} bytes, aligned to {layout.align}"
-    rows: list[tuple[object, ...]] = []
-    gaps = list(holes(layout))
-    for entry in entries(layout):
-        while gaps and gaps[0][0] < entry.offset and "." not in entry.key.replace("[]", ""):
-            rows.append((*gaps.pop(0), "(hole)", "", ""))
-        spelled = entry.field.type + "".join(f"[{n}]" for n in entry.field.dims)
-        role = roles.get(entry.path) or roles.get(entry.key) or ""
-        rows.append((entry.offset, entry.field.size, entry.path, spelled, role))
-    rows += [(offset, size, "(hole)", "", "") for offset, size in gaps]
-    yield from columns([("offset", "size", "member", "type", "role"), *rows], right=(0, 1))
+    rows: list[tuple[object, ...]] = [("offset", "size", "member", "type", "role")]
+    for path, offset, size, field in picture(layout):
+        spelled = "" if field is None else field.type + "".join(f"[{length}]" for length in field.dims)
+        role = roles.get(path) or roles.get(re.sub(r"<\w+@\d+>\.", "", path)) or ""
+        rows.append((offset, size, path, spelled, role))
+    yield from columns(rows, right=(0, 1))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nvproxy_model.layout import Field, Layout
 
-__all__ = ["declaration", "holes"]
+__all__ = ["declaration", "holes", "picture"]
 
 _STDINT = {
     "u8": "uint8_t",
@@ -23,17 +23,25 @@ _STDINT = {
 }
 
 
+def picture(layout: Layout, prefix: str = "", base: int = 0) -> Iterator[tuple[str, int, int, Field | None]]:
+    """(dotted path, offset, size, member) of every member at any depth in the order of declaration, and of every hole
+    between members, for which the member is None. An array of records is walked once, as ``name[]``."""
+    end = 0
+    for field in layout.fields:
+        if layout.kind == "struct":
+            if field.offset > end:
+                yield f"{prefix}(hole)", base + end, field.offset - end, None
+            end = max(end, field.offset + field.size)
+        yield prefix + field.name, base + field.offset, field.size, field
+        if field.record is not None:
+            yield from picture(field.record, f"{prefix}{field.name}{'[]' * len(field.dims)}.", base + field.offset)
+    if layout.kind == "struct" and layout.size > end:
+        yield f"{prefix}(hole)", base + end, layout.size - end, None
+
+
 def holes(layout: Layout) -> Iterator[tuple[int, int]]:
     """(offset, size) of the bytes of a struct that no direct member covers, the tail included."""
-    if layout.kind == "union":
-        return
-    end = 0
-    for field in sorted(layout.fields, key=lambda f: f.offset):
-        if field.offset > end:
-            yield end, field.offset - end
-        end = max(end, field.offset + field.size)
-    if layout.size > end:
-        yield end, layout.size - end
+    return ((offset, size) for path, offset, size, field in picture(layout) if field is None and "." not in path)
 
 
 def declaration(layout: Layout) -> str:

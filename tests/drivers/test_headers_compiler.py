@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nvproxy_model.drivers.compare import entries
-from nvproxy_model.drivers.declaration import declaration, holes
+from nvproxy_model.drivers.declaration import declaration, holes, picture
 from nvproxy_model.drivers.facts import load
 from nvproxy_model.drivers.headers import SDK, Wanted, extract
 from nvproxy_model.layout import Layout
@@ -167,3 +167,10 @@ def test_holes_and_members_cover_every_struct_exactly() -> None:
         if layout.kind == "struct" and not any(":" in field.type for field in layout.fields):
             pieces = sorted([(f.offset, f.size) for f in layout.fields if f.size] + list(holes(layout)))
             assert sum(size for _, size in pieces) == layout.size, layout.name
+
+
+def test_a_picture_shows_holes_at_every_depth() -> None:
+    layout = load().release("580.105.08").structs["NVOS32_PARAMETERS"]
+    gaps = {path: (offset, size) for path, offset, size, field in picture(layout) if field is None}
+    assert gaps["(hole)"] == (18, 2)
+    assert gaps["data.AllocSize.(hole)"] == (156, 4)
