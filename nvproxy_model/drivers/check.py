@@ -135,6 +135,14 @@ def check_release(release: Release, listed: str) -> CheckedRelease:
         elif value != rule.number:
             detail = f"the model's row says {rule.number:#x}, the headers {value:#x}"
             found.append(Finding("constant-changed", rule.name, detail, rule.number, value, "renumbered"))
+        theirs_by_name = release.params.get(rule.name)
+        if theirs_by_name and theirs_by_name != row.struct and not _alike(release, row.struct, theirs_by_name):
+            detail = (
+                f"{rule.name} is made of {theirs_by_name}'s MESSAGE_ID; the model's row takes {row.struct or 'nothing'}"
+            )
+            found.append(
+                Finding("struct-removed", row.struct or rule.name, detail, row.struct, theirs_by_name, "replaced")
+            )
         if row.struct is None or row.struct in structs:
             continue
         passed[row.struct] = None
@@ -176,6 +184,12 @@ _compared: dict[tuple[int, int], tuple[Layout, Layout, list[Finding]]] = {}
 def _named_constants(listed: str) -> dict[str, int]:
     """The model's constants beside its rows. Some are ours alone (a shift of a bit range), which no header has."""
     return model.used_constants(listed)
+
+
+def _alike(release: Release, ours: str | None, theirs: str) -> bool:
+    """Whether two names are one struct to the headers: one is an alias of the other."""
+    one, other = release.structs.get(ours or ""), release.structs.get(theirs)
+    return one is not None and one == other
 
 
 def _no_struct(release: Release, name: str, size: int | None) -> Finding:

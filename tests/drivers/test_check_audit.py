@@ -107,6 +107,16 @@ def test_a_struct_passed_by_name_may_hold_no_pointer_and_no_fd(name: str, type_:
     assert [(f.name, f.class_) for f in found] == [(f"{struct}.{name}", kind)]
 
 
+def test_a_row_with_another_struct_than_the_headers_derive_its_number_from_is_found() -> None:
+    control = "NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES"
+    other = altered(RELEASE, params={control: "NV0080_CTRL_GPU_GET_CLASSLIST_V2_PARAMS"})
+    (found,) = check_release(other, "580.105.08").findings
+    assert (found.name, found.next) == (
+        "NV0080_CTRL_GPU_GET_NUM_SUBDEVICES_PARAMS",
+        "NV0080_CTRL_GPU_GET_CLASSLIST_V2_PARAMS",
+    )
+
+
 def test_the_drivers_own_embedded_list_is_heeded() -> None:
     row = next(r for r in model.rows("580.105.08") if r.struct == passed_by_name())
     found = check_release(altered(RELEASE, embedded={row.rule.name: ("list",)}), "580.105.08").findings
