@@ -134,6 +134,11 @@ def test_many_random_calls_leave_nothing_behind() -> None:
     """The last of three rounds leaves no object, no file and no memory behind."""
     world = _world("580.159.04", CAPS[1], "gvisor")
     rng = random.Random(20)
+    for number in range(
+        0x77000000, 0x77000000 + 2000
+    ):  # what the policy remembers of unknown numbers is bounded: fill it
+        for table in ("frontend", "uvm", "control", "alloc"):
+            world.policy.entry(table, number)
     blocks = []
     for _ in range(3):
         _random_calls(world, rng, CALLS)
@@ -142,7 +147,7 @@ def test_many_random_calls_leave_nothing_behind() -> None:
         assert sorted(world.files) == [0, 1, 2, 3, 4, 5]
         gc.collect()
         blocks.append(sys.getallocatedblocks())
-    assert blocks[2] - blocks[1] < 2000, blocks
+    assert blocks[2] - blocks[1] < 100, blocks
 
 
 def test_unknown_numbers_are_not_all_remembered() -> None:
