@@ -345,7 +345,7 @@ def _save(tmp_path: Path, content: Any) -> str:
 
 @pytest.mark.parametrize("field", ["errno", "out", "objects_added", "host"])
 def test_a_changed_vector_fails(run: Any, tmp_path: Path, vectors: Any, field: str) -> None:
-    content = copy.deepcopy(vectors)
+    content = copy.deepcopy({**vectors, "vectors": vectors["vectors"][:3]})
     vector = content["vectors"][0]
     vector[field] = {"errno": 1, "out": "ff" + vector["out"][2:], "objects_added": [], "host": []}[field]
     done = run("conform", _save(tmp_path, content), "--json")
