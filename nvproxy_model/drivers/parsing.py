@@ -46,20 +46,21 @@ def parse_releases(source: Source, versions: list[str], wanted: Wanted | None, u
     cache = Cache() if use_cache else None
     names = None if wanted is None else (sorted(wanted.structs), sorted(wanted.constants))
     tool = (EXTRACTION, installed("libclang"), names)
+    modeset = wanted is None or wanted.modeset
     keys: list[str] = []
     jobs: dict[str, tuple[str, Mapping[str, str]]] = {}
     answers: dict[str, bytes] = {}
-    known: dict[int, str] = {}
+    known: dict[tuple[str, ...], str] = {}
     for version in versions:
-        files = source.files(version)
-        key = known.get(id(files))
+        identity = source.identity(version)
+        key = known.get(identity)
         if key is None:
-            closed = _closure(source, version, files, wanted is None or wanted.modeset, cache)
-            key = known[id(files)] = _digest("release", tool, sorted(closed.items()))
+            content, closed = _content(source, version, identity, modeset, cache)
+            key = known[identity] = _digest("release", tool, content)
             if key not in jobs and key not in answers:
                 stored = cache.get(key) if cache else None
                 if stored is None:
-                    jobs[key] = (version, closed)
+                    jobs[key] = (version, closed or _closure(source, version, modeset))
                 else:
                     answers[key] = stored
         keys.append(key)
@@ -82,21 +83,29 @@ def parse_releases(source: Source, versions: list[str], wanted: Wanted | None, u
             cache.trim()
 
 
-def _closure(
-    source: Source, version: str, files: Mapping[str, str], modeset: bool, cache: Cache | None
-) -> Mapping[str, str]:
-    """``source.closure``, which needs the headers' text, remembered by the ids of all files of the ABI directories."""
-    key = _digest("closure", EXTRACTION, modeset, sorted(files.items()))
+def _content(
+    source: Source, version: str, identity: tuple[str, ...], modeset: bool, cache: Cache | None
+) -> tuple[str, Mapping[str, str] | None]:
+    """A digest of the headers that a release's ABI is made of, and those headers unless the cache knew the digest.
+
+    What they are takes reading them (``source.closure``), so the digest is remembered by the release's identity.
+    """
+    key = _digest("content", EXTRACTION, modeset, identity)
     stored = cache.get(key) if cache else None
     if stored is not None:
-        return {path: files[path] for path in json.loads(stored)}
+        return stored.decode(), None
+    closed = _closure(source, version, modeset)
+    content = _digest(sorted(closed.items()))
+    if cache:
+        cache.put(key, content.encode())
+    return content, closed
+
+
+def _closure(source: Source, version: str, modeset: bool) -> Mapping[str, str]:
     try:
-        closed = source.closure(files, modeset)
+        return source.closure(source.files(version), modeset)
     except SourceError as error:
         raise SourceError(_located(source, version, error)) from None
-    if cache:
-        cache.put(key, json.dumps(sorted(closed)).encode())
-    return closed
 
 
 def _located(source: Source, version: str, error: SourceError | str) -> str:

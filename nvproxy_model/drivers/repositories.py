@@ -19,7 +19,7 @@ from typing import IO
 
 from nvproxy_model.drivers import headers
 from nvproxy_model.drivers.release import natural
-from nvproxy_model.drivers.sources import MAX_DEPTH, MAX_FILES, MAX_HEADER, MAX_HEADERS, Source, wanted_file
+from nvproxy_model.drivers.sources import MAX_DEPTH, MAX_FILES, MAX_HEADER, MAX_HEADERS, Source
 from nvproxy_model.errors import SourceError
 
 __all__ = ["Objects", "RepositorySource", "git_directory"]
@@ -230,7 +230,7 @@ class RepositorySource(Source):
             if not self._tags:
                 raise SourceError(f"{path}: a git repository without tags; releases are its tags")
             self._parents: dict[str, str | None] | None = None
-            self._trees: dict[tuple[str, bool], dict[str, str]] = {}
+            self._trees: dict[tuple[str, str], dict[str, str]] = {}
             self._listings: dict[tuple[str, ...], Mapping[str, str]] = {}
             self._directories: dict[str, tuple[str, ...]] = {}
         except BaseException:
@@ -292,7 +292,7 @@ class RepositorySource(Source):
     def parent(self, version: str) -> str | None:
         return self._ancestry().get(version)
 
-    def _tree_ids(self, version: str) -> tuple[str, ...]:
+    def identity(self, version: str) -> tuple[str, ...]:
         """Ids of the ABI directories of a release; asked for all releases at once, since one question costs as much."""
         if version not in self._tags:
             from difflib import get_close_matches
@@ -307,15 +307,12 @@ class RepositorySource(Source):
         return self._directories[version]
 
     def files(self, version: str) -> Mapping[str, str]:
-        ids = self._tree_ids(version)
+        ids = self.identity(version)
         listing = self._listings.get(ids)
         if listing is None:
             found: dict[str, str] = {}
             for directory, oid in zip(headers.ABI_DIRECTORIES, ids, strict=False):
-                if oid:
-                    for name, blob in self._walk(oid, directory == headers.SDK, 0).items():
-                        if wanted_file(f"{directory}/{name}"):
-                            found[f"{directory}/{name}"] = blob
+                found |= self._headers(directory, oid)
             if ids[-1]:
                 found[headers.EMBEDDED] = ids[-1]
             if len(found) > MAX_FILES:
@@ -323,29 +320,42 @@ class RepositorySource(Source):
             listing = self._listings[ids] = found
         return listing
 
-    def _walk(self, oid: str, deep: bool, depth: int) -> dict[str, str]:
-        """Relative path -> blob id below a tree."""
-        known = self._trees.get((oid, deep))
-        if known is not None:
-            return known
-        if depth > MAX_DEPTH:
-            raise SourceError(f"{self.path}: tree {oid} is deeper than {MAX_DEPTH} folders")
+    def _headers(self, directory: str, oid: str) -> dict[str, str]:
+        """Path -> blob id of the headers in one of the ABI directories, and below the SDK's."""
+        known = self._trees.get((directory, oid))
+        if known is not None or not oid:
+            return known or {}
         found: dict[str, str] = {}
+        level = {f"{directory}/": oid}
+        depth = 0
+        while level:
+            if depth > MAX_DEPTH:
+                raise SourceError(f"{self.path}: tree {oid} is deeper than {MAX_DEPTH} folders")
+            depth += 1
+            trees = self._objects.read(level.values(), "tree")
+            level = {
+                path: child
+                for prefix, tree in level.items()
+                for path, child in self._entries(prefix, tree, trees[tree], found)
+            }
+            if len(found) + len(level) > MAX_FILES:
+                raise SourceError(f"{self.path}: tree {oid} has more than {MAX_FILES} files")
+        self._trees[directory, oid] = found
+        return found
+
+    def _entries(self, prefix: str, oid: str, tree: bytes, found: dict[str, str]) -> Iterator[tuple[str, str]]:
+        """Add a tree's headers to ``found``; the folders below it that may hold others, as (prefix, id)."""
         try:
-            for name, mode, child in self._objects.entries(self._objects.read([oid], "tree")[oid]):
+            for name, mode, child in self._objects.entries(tree):
                 if mode in (b"40000", b"040000"):
-                    if deep:
-                        found |= {f"{name}/{path}": blob for path, blob in self._walk(child, deep, depth + 1).items()}
-                elif mode == b"120000" and name.endswith(".h"):
-                    raise SourceError(f"{self.path}: {name} in tree {oid} is a symbolic link; links are not followed")
-                else:
-                    found[name] = child
-                if len(found) > MAX_FILES:
-                    raise SourceError(f"{self.path}: tree {oid} has more than {MAX_FILES} files")
+                    if prefix.startswith(headers.SDK + "/"):
+                        yield f"{prefix}{name}/", child
+                elif name.endswith(".h"):
+                    if mode == b"120000":
+                        raise SourceError(f"{self.path}: {prefix}{name} is a symbolic link; links are not followed")
+                    found[f"{prefix}{name}"] = child
         except ValueError:
             raise SourceError(f"{self.path}: tree {oid} cannot be read: the repository is damaged") from None
-        self._trees[oid, deep] = found
-        return found
 
     def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
         found = self._objects.read(blobs, "blob")

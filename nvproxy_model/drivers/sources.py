@@ -55,6 +55,10 @@ class Source(ABC):
     def files(self, version: str) -> Mapping[str, str]:
         """Path -> blob id of what lies in the ABI directories. Raises SourceError if there is no such release."""
 
+    def identity(self, version: str) -> tuple[str, ...]:
+        """Ids that are equal for two releases only if ``files`` is. Raises SourceError if there is no such release."""
+        return tuple(f"{path} {blob}" for path, blob in sorted(self.files(version).items()))
+
     @abstractmethod
     def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
         """Contents by blob id, each verified to be what its id says."""
