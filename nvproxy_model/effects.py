@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.decide import Call, Decision, Verdict, Why, int32
 from nvproxy_model.errors import MemoryFault
-from nvproxy_model.handlers import maps_at_once, offset, reader
+from nvproxy_model.handlers import PAGE, maps_at_once, offset, reader
 from nvproxy_model.objects import Object
 from nvproxy_model.ports import File, MapContext, Result
 from nvproxy_model.structs import nvos
@@ -98,8 +98,8 @@ def _before_alloc_memory(session: Session, data: bytes, decision: Decision) -> D
         if file is not None and file.mapping is not None:
             return _in_use(decision)
     for copy in decision.copies:
-        session.memory.read(copy.address, 1)
-        session.memory.read(copy.address + copy.size - 1, 1)
+        for page in range(copy.address, copy.address + copy.size, PAGE):  # a hole is a fault, before the host is called
+            session.memory.read(page, 1)
     return _need_client(session, root, decision)
 
 
@@ -110,7 +110,8 @@ def _before_vid_heap(session: Session, data: bytes, decision: Decision) -> Decis
 
 
 def _after_free(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    let_go(session, session.graph.free(*_free(out)))
+    client, _ = _free(data)
+    let_go(session, session.graph.free(client, _free(out)[1]))
 
 
 def let_go(session: Session, freed: Iterable[Object]) -> None:
@@ -122,13 +123,15 @@ def let_go(session: Session, freed: Iterable[Object]) -> None:
 
 
 def _after_dup(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    client, parent, handle, source_client, source = _dup(out)
+    client, _, _, source_client, _ = _dup(data)
+    _, parent, handle, _, source = _dup(out)
     session.graph.dup(client, handle, parent, source_client, source)
 
 
 def _after_dma2(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
     # RmDeprecatedAllocContextDma(): hObjectParent is the client, and hMemory's parent becomes the new object's.
-    client, new, hclass, memory = _dma2(out)
+    client = _dma2(data)[0]
+    _, new, hclass, memory = _dma2(out)
     below = session.graph.get(client, memory)
     if below is not None:
         session.graph.add(client, new, hclass, below.parent, restorable=False)
@@ -143,10 +146,10 @@ def _after_map(session: Session, data: bytes, out: bytes, decision: Decision) ->
 
 
 def _after_alloc_memory(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    root, parent, new, hclass, flags, limit, _ = _nvos02(out)
+    root, _, _, asked, flags, _, fd = _nvos02(data)
+    _, parent, new, hclass, _, limit, _ = _nvos02(out)
     pins = tuple((copy.address, copy.size) for copy in decision.copies if copy.pinned)
     session.graph.add(root, new, hclass, parent, restorable=False, pins=pins)
-    _, _, _, asked, flags, _, fd = _nvos02(data)
     file = session.fds.get(fd)
     if asked == nv.NV01_MEMORY_SYSTEM and maps_at_once(flags) and file is not None:
         length = (limit + 1) & 0xFFFFFFFFFFFFFFFF
@@ -156,7 +159,8 @@ def _after_alloc_memory(session: Session, data: bytes, out: bytes, decision: Dec
 
 def _after_vid_heap(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
     of = nvos.NVOS32_PARAMETERS.at(session.policy.version)
-    root, parent, va_space, memory, flags, attr, attr2 = reader(of, *_VID_HEAP)(out)
+    (root,) = _vid_heap_root(data)
+    _, parent, va_space, memory, flags, attr, attr2 = reader(of, *_VID_HEAP)(out)
     deps: tuple[int, ...] = ()
     if flags & nv.NVOS32_ALLOC_FLAGS_VIRTUAL:
         hclass, deps = nv.NV50_MEMORY_VIRTUAL, (va_space,)

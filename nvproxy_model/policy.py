@@ -56,6 +56,8 @@ def window(number: int) -> str | None:
     Such a control is passed on as raw bytes, under no capability of its own
     (pkg/sentry/devices/nvproxy/frontend.go: rmControl; RM_GSS_LEGACY_MASK, NV2081_BINAPI).
     """
+    if not 0 <= number <= 0xFFFFFFFF:
+        return None
     if number & 0x8000:
         return "RM_GSS_LEGACY_MASK"
     return "NV2081_BINAPI" if number >> 16 == 0x2081 else None
@@ -173,12 +175,17 @@ class Policy:
         if isinstance(windows, str) and windows not in ("allow", "deny"):
             raise ValueError(f"windows={windows!r}: want 'allow', 'deny' or numbers")
         node = versions.load().find(version, allow_unsupported=allow_unsupported)
-        wanted = capabilities.resolve(caps) if isinstance(caps, str) else Caps(caps)
+        wanted = capabilities.resolve(caps if isinstance(caps, str) else str(Caps(caps)))
         extra = frozenset(extra)
+        if not isinstance(windows, str) and not all(isinstance(number, int) for number in windows):
+            raise ValueError("windows: want 'allow', 'deny' or numbers")
         unknown = extra - {row.number for rows in _ROWS.values() for row in rows if row.opt_in}
         if unknown:
             raise ValueError(f"no opt-in row has the number {', '.join(f'{number:#x}' for number in sorted(unknown))}")
         return cls(node, wanted, profile, extra, windows)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.version, self.caps, self.profile, self.extra, self.windows)
 
     def __repr__(self) -> str:
         return f"<Policy {self.version} caps={self.caps} profile={self.profile}>"
@@ -286,7 +293,7 @@ class Policy:
         return self._tables[table][number]
 
     def decide_control(self, number: int, params: bytes | None, fds: FdLookup) -> Decision:
-        """The answer for a control command with these parameter bytes (None: a NULL pointer)."""
+        """The answer for a control command with these parameter bytes; None or b"" for a command without any."""
         entry = self._control[number]
         if isinstance(entry, Decision):
             if params is None or len(params) <= RMAPI_PARAM_COPY_MAX_PARAMS_SIZE or not entry.allowed:
@@ -319,11 +326,14 @@ class Policy:
             return entry
         rule = self.frontend[ioctl_nr(request)]
         size = ioctl_size(request)
+        of = rule.params_at(self.version)
+        at, sizes = _INNER.get(rule.handler or "", (0, ()))
+        if isinstance(of, CStruct) and size != plan(of).size and size not in sizes:
+            return refuse_size(self.call("frontend", rule.number), plan(of).name, plan(of).size)
         if arg is not None and len(arg) != size:
             wrong = f"_IOC_SIZE is {size}; the argument"
             return refuse_size(self.call("frontend", rule.number), wrong, len(arg))
-        at, sizes = _INNER.get(rule.handler or "", (0, ()))
-        if size not in sizes or arg is None:
+        if not sizes or arg is None:
             return entry(arg, fds)
         inner = self.entry(str(rule.handler), int.from_bytes(arg[at : at + 4], "little"))
         if isinstance(inner, Decision) and not inner.allowed:

@@ -84,15 +84,23 @@ class FdTable(Protocol):
 
 
 class Files(dict[int, File]):
-    """The plain FdTable: numbers to files."""
+    """The plain FdTable: numbers to files. Take them away with `remove`, which knows where the lowest free number may be."""
+
+    _lowest = 0
 
     def install(self, file: File) -> int:
-        fd = next(number for number in range(len(self) + 1) if number not in self)
+        fd = self._lowest
+        while fd in self:
+            fd += 1
         self[fd] = file
+        self._lowest = fd + 1
         return fd
 
     def remove(self, fd: int) -> File | None:
-        return self.pop(fd, None)
+        file = self.pop(fd, None)
+        if file is not None:
+            self._lowest = min(self._lowest, fd)
+        return file
 
 
 class Result(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from nvproxy_model import hardened
 from nvproxy_model.abi import constants as nv
-from nvproxy_model.decide import Copy, Decider, Decision, Plan, Verdict, int32, plan, refuse_size
+from nvproxy_model.decide import Copy, Decider, Decision, Plan, Verdict, Why, int32, plan, refuse_size
 from nvproxy_model.effects import AFTER, BEFORE, FINISH, let_go, unknown_client
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.fields import CStruct
@@ -334,12 +334,12 @@ class Session:
         error = self.host.ioctl(file.host_fd, RM_CONTROL_REQUEST, arg)
         if error:
             return Result(-1, error, decision)
+        arg.data[_PARAMS_SPAN] = outer[_PARAMS_SPAN]
+        self.memory.write(argp, bytes(arg.data))
         status = int.from_bytes(arg.data[_NVOS54_STATUS : _NVOS54_STATUS + 4], "little")
         if status == nv.NV_OK and rule.handler == "register_va_space":
             # third_party_p2p.c:CliAddThirdPartyP2PVASpace() => refAddDependant()
             self.graph.depend(client, handle, _va_space(bytes(params.data))[0])
-        arg.data[_PARAMS_SPAN] = outer[_PARAMS_SPAN]
-        self.memory.write(argp, bytes(arg.data))
         if rule.handler != "in_only":
             self._restore(params.data, data, what, decision)
             self._copy_out(params, decision, address)
@@ -372,8 +372,9 @@ class Session:
                 decision = unknown_client(decision.call, asked.root)
         if not decision.allowed:
             if decision.status is not None:
-                # nvproxy swallows a fault here: the refusal stands whether or not the guest can read it.
-                with contextlib.suppress(MemoryFault):
+                # nvproxy swallows a fault when it refuses the class: that stands whether or not the guest can read it.
+                swallowed = (MemoryFault,) if decision.why is not Why.CLIENT else ()
+                with contextlib.suppress(*swallowed):
                     self.memory.write(argp, asked._replace(status=decision.status).pack(size))
             return Result(-1 if decision.errno else 0, decision.errno, decision)
         arg = Buffer(bytearray(asked._replace(address=0, rights=0).pack(_NVOS64.size)))
@@ -388,7 +389,8 @@ class Session:
         answer = _Alloc.unpack(arg.data)._replace(address=asked.address, rights=asked.rights)
         what = plan(of) if isinstance(of, CStruct) else None
         if answer.status == nv.NV_OK:
-            self._add(file, decision, answer, what, params)
+            # Below the client that was looked up, whatever the host says of it.
+            self._add(file, decision, answer._replace(root=asked.root), what, params)
         if rights is not None:
             self.memory.write(asked.rights, bytes(rights.data))
         self.memory.write(argp, answer.pack(size))

@@ -31,6 +31,10 @@ class DriverVersion:
     def __str__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A release is a node of the shipped tree: a copy, in this process or another, is that node.
+        return _node, (self.name,)
+
 
 def numbers(text: str) -> tuple[int, int, int]:
     """The three numbers of a version, for sorting and for naming neighbours; ancestry is never judged by them.
@@ -91,7 +95,7 @@ class Tree(Mapping[str, DriverVersion]):
         Raises UnknownDriverVersion, which names the neighbours, or UnsupportedDriverVersion without the opt-in.
         """
         try:
-            node = self.latest if text == "latest" else self._by_numbers.get(numbers(text))
+            node = self.latest if text == "latest" else self._by_numbers.get(numbers(str(text)))
         except ValueError as error:
             raise UnknownDriverVersion(str(error)) from None
         if node is None:
@@ -100,6 +104,10 @@ class Tree(Mapping[str, DriverVersion]):
         if not (node.supported or allow_unsupported):
             raise UnsupportedDriverVersion(f"driver {node} is known but not supported: opt in with allow_unsupported")
         return node
+
+
+def _node(name: str) -> DriverVersion:
+    return load()[name]
 
 
 @functools.cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import errno
+import pickle
 import struct
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvproxy_model import Policy, Verdict, Why, versions
+from nvproxy_model import Caps, Policy, Verdict, Why, versions
 from nvproxy_model.decide import Call, Decision, decider, interpret, plan
 from nvproxy_model.fields import CStruct
 from nvproxy_model.ports import File
@@ -211,3 +213,36 @@ def test_bypass_windows_and_their_precedence() -> None:
     listed = Policy.for_driver("580.126.20", windows=[0x20810110])
     assert listed.decide_control(0x20810110, b"", {}).allowed
     assert not listed.decide_control(0x20808157, b"", {}).allowed
+
+
+def test_a_policy_can_be_copied_and_sent() -> None:
+    policy = Policy.for_driver("595.71.05", caps="compute,profiling", profile="hardened", allow_unsupported=True)
+    for other in (copy.copy(policy), copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+        assert (other.version, other.caps, other.profile) == (policy.version, policy.caps, policy.profile)
+        assert other.decide_control(0x90CD0104, None, {}).allowed
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 32, (1 << 32) + 0x8000, -0x8000])
+def test_numbers_that_no_ioctl_can_carry(number: int) -> None:
+    assert POLICY.decide_control(number, None, {}).why is Why.UNKNOWN
+
+
+def test_what_a_caller_gets_wrong() -> None:
+    wrong: list[dict[str, Any]] = [
+        {"caps": "ngx"},
+        {"caps": Caps.DISPLAY},
+        {"profile": "soft"},
+        {"windows": "maybe"},
+        {"windows": ["0x8000"]},
+        {"extra": [0x1234]},
+    ]
+    for mistake in wrong:
+        with pytest.raises(ValueError, match=r"."):
+            Policy.for_driver("580.126.20", **mistake)
+    with pytest.raises(LookupError):
+        Policy.for_driver(None)  # type: ignore[arg-type]
+
+
+def test_a_frontend_request_of_another_size() -> None:
+    for arg in (None, b"", bytes(8), bytes(72)):
+        assert POLICY.decide_frontend(0xC00846C9, arg, FILES).errno == errno.EINVAL

@@ -23,6 +23,8 @@ __all__ = ["Failure", "Memory", "ScriptedHost", "VectorsError", "load", "replay"
 
 GUARD = b"\xaa" * 32
 """What stands behind every argument before the call."""
+MAX_BYTES = 256 << 20
+"""What a compressed file may unpack to."""
 SENTRY_VA = b"SENTRYVA"
 """What a recording shows in place of a host address."""
 _HOST_FDS = {"ctl": 1001, "dev0": 1002, "evt": 1003, "uvm": 1004, "cap": 1005, "reg": 1006}
@@ -58,8 +60,11 @@ class Memory:
         return bytes(self.data[self._span(address, size)])
 
     def write(self, address: int, data: bytes) -> None:
-        """Raises MemoryFault, having written nothing."""
-        self.data[self._span(address, len(data))] = data
+        """Raises MemoryFault, having written what fits before the end, as gVisor's CopyOut does."""
+        fits = min(len(data), self.last - address) if self.first <= address <= self.last else 0
+        self.data[address - self.first : address - self.first + fits] = data[:fits]
+        if fits < len(data):
+            raise MemoryFault(f"{address:#x}+{len(data):#x}")
 
 
 @dataclass(slots=True)
@@ -84,6 +89,7 @@ class ScriptedHost:
         self._compare(label, arg, wanted["data"], wanted.get("sentry_va_at"))
         for block in wanted.get("deref") or ():
             self._compare_block(f"{label}, behind {block['ptr_at']}", arg, block)
+        _leave_addresses(arg)
         for answer in wanted.get("answer_writes") or ():
             self._write(arg, answer)
         return int(wanted.get("answer_errno") or 0)
@@ -137,10 +143,26 @@ class ScriptedHost:
 _AT = re.compile(r"arg(/[0-9]{1,6})*\Z")
 
 
+def _leave_addresses(buffer: Buffer | Pages | None) -> None:
+    """What a real host does to the pointers in its argument: they hold host addresses when it is done."""
+    if isinstance(buffer, Buffer):
+        for at, behind in buffer.pointers.items():
+            buffer.data[at : at + 8] = SENTRY_VA
+            _leave_addresses(behind)
+
+
+def _decompress(raw: bytes) -> bytes:
+    unpacked = lzma.LZMADecompressor()
+    data = unpacked.decompress(raw, MAX_BYTES)
+    if not unpacked.eof:
+        raise ValueError(f"more than {MAX_BYTES} bytes, or cut short")
+    return data
+
+
 def load(path: Path) -> dict[str, Any]:
     """The checked content of a vectors file, plain or .xz. Raises VectorsError, OSError."""
     try:
-        raw = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        raw = _decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         content = json.loads(raw)
     except (lzma.LZMAError, ValueError, RecursionError) as error:
         raise VectorsError(f"{path}: not a vectors file: {type(error).__name__}: {error}") from None
@@ -151,6 +173,8 @@ def load(path: Path) -> dict[str, Any]:
         )
         base = _of(int, memory["base"], "base")
         vectors = _of(list, content["vectors"], "vectors")
+        if not vectors:
+            raise ValueError("there is nothing to replay")
         if not 0 <= first <= base < last or last - first > 1 << 30:
             raise ValueError(f"mapped {first:#x} to {last:#x}, base {base:#x}")
     except (ValueError, KeyError, TypeError) as error:
