@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import struct
 from dataclasses import dataclass, field
 
@@ -92,6 +93,14 @@ class Object:
         return self.base <= address < self.end
 
 
+def _is_device(pid: int, path: str) -> bool:
+    """A mapping of /dev/nvidia0 is no object, and reading it through another process's memory fails."""
+    try:
+        return path.startswith("/dev/") and stat.S_ISCHR(os.stat(f"/proc/{pid}/root{path}").st_mode)
+    except OSError:
+        return False
+
+
 def objects(pid: int, names: frozenset[str]) -> list[Object]:
     """Every mapped ELF object, with those of its symbols and slots that names lists. OSError if the process is out of reach."""
     spans: dict[tuple[str, str], Object] = {}
@@ -104,6 +113,8 @@ def objects(pid: int, names: frozenset[str]) -> list[Object]:
                 continue
             start, end = (int(part, 16) for part in fields[0].split("-"))
             path, inode = fields[5].removesuffix(" (deleted)"), fields[4]
+            if _is_device(pid, path):
+                continue
             if int(fields[2], 16) == 0 and "r" in fields[1] and (current is None or start >= current.end):
                 current = Object(path, start, end)
                 spans[path, inode] = current
