@@ -48,6 +48,7 @@ def test_no_parent_stays_and_the_status_is_the_programs(command: Command) -> Non
     process = subprocess.Popen(
         [sys.executable, "-m", "cuinterpose.cli", "run", "--check", "--", "sh", "-c", "echo $$; exit 7"],
         env=command.environment(),
+        cwd=command.world.root,
         stdout=subprocess.PIPE,
         text=True,
     )

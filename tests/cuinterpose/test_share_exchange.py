@@ -479,9 +479,9 @@ def test_server_without_descriptors_recovers(library: Library, server: str) -> N
         try:
             connection.connect(server)
             before = time.process_time()
-            time.sleep(0.3)
+            time.sleep(0.5)
             # the listener stays readable all the while: waiting for it in a loop would take this long
-            assert time.process_time() - before < 0.15
+            assert time.process_time() - before < 0.05
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         connection.settimeout(5)
