@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from nvproxy_model.errors import NvproxyError, SourceError, UnknownDriverVersion
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.facts import Facts
@@ -34,6 +33,7 @@ __all__ = [
     "parent_of",
     "read_releases",
     "refuse_repeated",
+    "release_of",
     "say",
 ]
 
@@ -206,10 +206,5 @@ def emit(args: argparse.Namespace, report: dict[str, Any], lines: Iterable[str])
 
 
 def release_of(releases: Releases, version: str, wanted: Wanted | None, args: argparse.Namespace) -> Release:
-    """One release; a name that is no release is told with the nearest ones. Raises NvproxyError."""
-    try:
-        return next(iter(read_releases(releases, [version], wanted, args)))
-    except (UnknownDriverVersion, SourceError):
-        raise
-    except StopIteration:
-        raise NvproxyError(f"{version}: nothing was read") from None
+    """One release. Raises UnknownDriverVersion or SourceError, which name the nearest ones."""
+    return next(iter(read_releases(releases, [version], wanted, args)))
