@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-
 if TYPE_CHECKING:
     from nvproxy_model.drivers.facts import Facts
     from nvproxy_model.drivers.headers import Wanted
