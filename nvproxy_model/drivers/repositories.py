@@ -13,7 +13,9 @@ import resource
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -28,6 +30,8 @@ MAX_TAGS = 20_000
 MAX_COMMITS = 500_000
 GIT_MEMORY = 4 << 30
 GIT_SECONDS = 300
+GIT_ANSWER = 120
+"""Seconds of waiting for one answer."""
 _RELEASE = re.compile(r"\d+(?:\.\d+)+")
 _HEX = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
@@ -37,6 +41,8 @@ def git_directory(path: Path) -> Path | None:
     candidate = path
     if os.path.lexists(path / ".git"):
         candidate = path / ".git"
+        if candidate.is_symlink():
+            raise SourceError(f"{candidate}: a symbolic link; links are not followed")
         if candidate.is_file():
             with candidate.open("rb") as file:
                 text = file.read(4096).decode("utf-8", "replace")
@@ -56,6 +62,19 @@ def _limit() -> None:
     """Bound a git process: an object may unpack to more than any machine has."""
     resource.setrlimit(resource.RLIMIT_AS, (GIT_MEMORY, GIT_MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (GIT_SECONDS, GIT_SECONDS))
+
+
+@contextmanager
+def _deadline(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a git process that neither answers nor ends: an object or a ref may be a fifo."""
+    timer = threading.Timer(GIT_ANSWER, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # the next parser is forked without a thread beside it
 
 
 class Objects:
@@ -111,11 +130,10 @@ class Objects:
     @staticmethod
     def _wide(directory: Path) -> bool:
         """Whether the repository uses SHA-256, which its own configuration says; only this line of it is looked at."""
-        try:
-            with (directory / "config").open("rb") as file:
-                return re.search(rb"(?mi)^[ \t]*objectformat[ \t]*=[ \t]*sha256[ \t]*$", file.read(1 << 16)) is not None
-        except OSError:
+        if not (directory / "config").is_file():
             return False
+        with (directory / "config").open("rb") as file:
+            return re.search(rb"(?mi)^[ \t]*objectformat[ \t]*=[ \t]*sha256[ \t]*$", file.read(1 << 16)) is not None
 
     def close(self) -> None:
         if self._batch is not None:
@@ -126,29 +144,30 @@ class Objects:
 
     def run(self, *arguments: str, stdin: Iterable[str] = (), limit: int) -> Iterator[str]:
         """A git command's lines; more than ``limit`` of them is an error."""
-        with tempfile.TemporaryFile() as questions:
+        with tempfile.TemporaryFile() as questions, tempfile.TemporaryFile() as complaints:
             questions.writelines(f"{line}\n".encode("utf-8", "surrogateescape") for line in stdin)
             questions.seek(0)
-            with subprocess.Popen(
-                [self._git, *arguments],
-                stdin=questions,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environment,
-                preexec_fn=_limit,  # noqa: PLW1509  # no threads run here
-            ) as process:
+            with (
+                subprocess.Popen(
+                    [self._git, *arguments],
+                    stdin=questions,
+                    stdout=subprocess.PIPE,
+                    stderr=complaints,
+                    env=self._environment,
+                    preexec_fn=_limit,  # noqa: PLW1509  # no threads run here
+                ) as process,
+                _deadline(process),
+            ):
                 assert process.stdout is not None
-                assert process.stderr is not None
                 for count, line in enumerate(process.stdout):
                     if count >= limit:
                         process.kill()
                         raise SourceError(f"{self.path}: git {arguments[0]} answers more than {limit} lines")
                     yield line.decode("utf-8", "surrogateescape").rstrip("\n")
-                complaint = process.stderr.read(4096).decode("utf-8", "replace").strip()
             if process.returncode:
-                raise SourceError(
-                    f"{self.path}: git {arguments[0]}: {complaint.splitlines()[0] if complaint else process.returncode}"
-                )
+                complaints.seek(0)
+                said = complaints.read(4096).decode("utf-8", "replace").strip() or f"ended with {process.returncode}"
+                raise SourceError(f"{self.path}: git {arguments[0]}: {said.splitlines()[0]}")
 
     def check(self, names: Iterable[str]) -> Iterator[tuple[str, str] | None]:
         """(object id, type) of each name, or None for one that is not there."""
@@ -168,13 +187,15 @@ class Objects:
         for start in range(0, len(wanted), 256):  # a pipe holds 64 KiB: 256 questions of 41 or 65 bytes
             part = wanted[start : start + 256]
             reader, writer = self._process()
-            try:
-                writer.write("".join(f"{oid}\n" for oid in part).encode())
-                writer.flush()
-            except BrokenPipeError:
-                raise SourceError(f"{self.path}: git cat-file died: the repository is damaged") from None
-            for oid in part:
-                found[oid] = self._one(reader, oid, kind, limit)
+            assert self._batch is not None
+            with _deadline(self._batch):
+                try:
+                    writer.write("".join(f"{oid}\n" for oid in part).encode())
+                    writer.flush()
+                except BrokenPipeError:
+                    raise SourceError(f"{self.path}: git cat-file died: the repository is damaged") from None
+                for oid in part:
+                    found[oid] = self._one(reader, oid, kind, limit)
         return found
 
     def _process(self) -> tuple[IO[bytes], IO[bytes]]:

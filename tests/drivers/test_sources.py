@@ -16,7 +16,7 @@ from driver_world import archive, git, repository, tree, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvproxy_model.drivers import archives, parsing, sources
+from nvproxy_model.drivers import archives, parsing, repositories, sources
 from nvproxy_model.drivers.headers import EMBEDDED, SDK, Wanted
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.drivers.sources import open_source
@@ -232,6 +232,20 @@ def _damaged(root: Path) -> Path:
     return repo
 
 
+def _fifo_object(root: Path) -> Path:
+    repo = repository(root / "r", {"1.1": tree(NVOS)})
+    blob = git(repo, "rev-parse", f"1.1:{SDK}/nvos.h")
+    (repo / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    os.mkfifo(repo / ".git" / "objects" / blob[:2] / blob[2:])
+    return repo
+
+
+def _fifo_refs(root: Path) -> Path:
+    repo = repository(root / "r", {"1.1": tree(NVOS)})
+    os.mkfifo(repo / ".git" / "packed-refs")
+    return repo
+
+
 def _linked_header(root: Path) -> Path:
     repo = repository(root / "r", {"1.1": tree(NVOS)})
     (repo / SDK / "z.h").symlink_to("/etc/passwd")
@@ -323,6 +337,8 @@ HOSTILE: list[tuple[Callable[[Path], Path], str]] = [
     (_shallow, "a shallow clone"),
     (_partial, "is missing"),
     (_damaged, "not what its id says|cannot be read|died"),
+    (_fifo_object, "is missing|cannot be read|died"),
+    (_fifo_refs, "git for-each-ref: ended with -9|without tags"),
     (_linked_header, "a symbolic link"),
     (_truncated, "truncated"),
     (_truncated_plain, "truncated"),
@@ -347,6 +363,7 @@ def test_hostile_sources_are_one_line_errors(
 ) -> None:
     import re
 
+    monkeypatch.setattr(repositories, "GIT_ANSWER", 2)
     monkeypatch.setattr(archives, "MAX_UNPACKED", 2 << 20)
     monkeypatch.setattr(sources, "MAX_FILES", 50)
     monkeypatch.setattr(parsing, "CPU_SECONDS", 1)
