@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.decide import Call, Decision, Verdict, Why, int32
 from nvproxy_model.errors import MemoryFault
-from nvproxy_model.handlers import PAGE, maps_at_once, offset, reader
+from nvproxy_model.handlers import maps_at_once, offset, reader
 from nvproxy_model.objects import Object
 from nvproxy_model.ports import File, MapContext, Result
 from nvproxy_model.structs import nvos
@@ -98,8 +98,9 @@ def _before_alloc_memory(session: Session, data: bytes, decision: Decision) -> D
         if file is not None and file.mapping is not None:
             return _in_use(decision)
     for copy in decision.copies:
-        for page in range(copy.address, copy.address + copy.size, PAGE):  # a hole is a fault, before the host is called
-            session.memory.read(page, 1)
+        # Both ends; a hole between them is for the host to find when it pins, since a guest can name terabytes.
+        session.memory.read(copy.address, 1)
+        session.memory.read(copy.address + copy.size - 1, 1)
     return _need_client(session, root, decision)
 
 

@@ -19,7 +19,10 @@ class GuestMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Guest memory itself, pinned, in place of a copy: NV01_MEMORY_SYSTEM_OS_DESCRIPTOR."""
+    """Guest memory itself, pinned, in place of a copy: NV01_MEMORY_SYSTEM_OS_DESCRIPTOR.
+
+    A host that cannot pin all of it answers EFAULT and calls no driver.
+    """
 
     address: int
     size: int
