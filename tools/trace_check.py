@@ -6,6 +6,7 @@ import argparse
 import textwrap
 from typing import Any
 
+from nvproxy_model import versions
 from nvproxy_model.policy import PROFILES, Policy
 from nvproxy_model.tools.trace_cli import (
     ADMITTED,
@@ -83,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
 def document(name: str, check: Check, reader: Reader) -> dict[str, Any]:
     """The answer as JSON."""
     caps, never = minimal_caps(check)
+    releases = versions.load()
     return {
         "schema": SCHEMA,
         "file": name,
@@ -100,6 +102,7 @@ def document(name: str, check: Check, reader: Reader) -> dict[str, Any]:
         "drivers": [
             {
                 "version": name,
+                "supported": releases[name].supported,
                 "admits": not refused,
                 "refused": [{"kind": k, "number": n, "reason": why} for (k, n), why in sorted(refused.items())],
             }
@@ -124,6 +127,8 @@ def _line(row: Row, indent: str = "  ") -> str:
 def _text(args: argparse.Namespace, check: Check) -> None:
     for note in check.catalog.notes:
         print(f"# {note}")
+    if not check.policy.version.supported:
+        print(f"# nvproxy knows {check.policy.version} and does not support it: a sandbox there needs its opt-in")
     counts = check.counts()
     shown = [group for group in GROUPS if args.all or group not in ("admitted", "window")]
     for group in shown:
@@ -169,8 +174,9 @@ def _drivers(check: Check) -> None:
         bold("releases (the first call of each number and size is judged; arguments are those of this trace's driver):")
     )
     alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    releases = versions.load()
     for name, refused in check.drivers.items():
-        alike.setdefault(tuple(sorted(refused)), []).append(name)
+        alike.setdefault(tuple(sorted(refused)), []).append(name if releases[name].supported else f"{name}*")
     for numbers, names in alike.items():
         answer = f"refuse {len(numbers)}" if numbers else "admit it"
         print(
@@ -181,3 +187,4 @@ def _drivers(check: Check) -> None:
         if numbers:
             listed = ", ".join(f"{kind} {number:#x}" for kind, number in numbers)
             print(textwrap.fill(listed, 118, initial_indent="      ", subsequent_indent="      "))
+    print("  * known to nvproxy, not supported by it")

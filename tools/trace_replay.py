@@ -86,10 +86,9 @@ def run(args: argparse.Namespace) -> int:
                 print(f"  line {step.line}: {step.kind} {step.number:#x}: {printable(step.text)}")
         print(
             f"{summary['calls']} calls, {summary['refused']} refused, {summary['expected']} expected, "
-            f"{summary['skipped']} whose bytes the trace does not "
-            f"hold; supplied: {summary['supplied']['descriptors']} descriptors, {summary['supplied']['memory']} "
-            f"pieces of memory; left: "
-            f"{summary['objects']} objects, {summary['descriptors']} descriptors; {summary['divergences']} divergences"
+            f"{summary['skipped']} whose bytes the trace does not hold; supplied: {summary['supplied']['descriptors']} "
+            f"descriptors, memory for {summary['supplied']['memory']} calls; left: {summary['objects']} objects, "
+            f"{summary['descriptors']} descriptors; {summary['divergences']} divergences"
         )
     problems(args.file, reader.problems)
     if replay.divergences:

@@ -3,8 +3,8 @@
 A supervisor that answers `Listener.proceed` is an observer, never a security boundary: the kernel's manual says that another
 thread of the program can change the arguments between our look and the call's.
 
-libseccomp's Python binding can answer notifications but not start a program under a filter of ours without a C helper of the
-same size, and is not on PyPI under its maintainers' names; the kernel's interface is four ioctls and three structs.
+Through the kernel's own interface: four ioctls and three structs. Of the bindings, libseccomp's own is built with that library and
+not on the package index, and pyseccomp there, last released in 2021, needs the library too.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvproxy_model.live import notify
-from nvproxy_model.live.notify import Listener, Request
+from nvproxy_model.live.notify import Listener, NotifyError, Request
 from nvproxy_model.trace import table
 from nvproxy_model.trace.catalog import Catalog
 from nvproxy_model.trace.fds import device_kind
@@ -297,14 +297,19 @@ def record(
     entries = table.entries(Catalog(release or newest()))
     outcome = Outcome(0)
     head = Header(driver=release, arch=platform.machine(), recorder="seccomp", command=tuple(command), values=values)
-    with writing(output, head) as writer:
-        pid, listener, wait = notify.spawn(command, NAMES, environment)
-        with listener, waiting(pid):
-            recorder = _Recorder(listener, writer, outcome, entries, values, devices)
-            try:
-                recorder.run()
-            finally:
-                recorder.forget()
-            outcome.status = shell_status(wait())
-        outcome.records = writer.records
+    try:
+        with writing(output, head) as writer:
+            pid, listener, wait = notify.spawn(command, NAMES, environment)
+            with listener, waiting(pid):
+                recorder = _Recorder(listener, writer, outcome, entries, values, devices)
+                try:
+                    recorder.run()
+                finally:
+                    recorder.forget()
+                outcome.status = shell_status(wait())
+            outcome.records = writer.records
+    except (NotifyError, OSError):
+        # Nothing ran: no trace of it.
+        output.unlink(missing_ok=True)
+        raise
     return outcome

@@ -134,11 +134,6 @@ class _Judge:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._fixed: dict[tuple[str, int], Decision | None] = {}
-        # Both gates: a control or an allocation is a frontend call first.
-        self._forms = {
-            NV_ESC_RM_CONTROL: "control",
-            NV_ESC_RM_ALLOC: "alloc",
-        }
 
     def fixed(self, kind: str, number: int) -> Decision | None:
         """The decision for a number that nothing else matters to."""
@@ -160,7 +155,7 @@ class _Judge:
         if kind == "uvm":
             return None if not rec.top0 else self.policy.decide_uvm(rec.key, rec.top0, files)
         if kind == "fe":
-            if rec.key in self._forms or rec.top0 is None:
+            if rec.key in (NV_ESC_RM_CONTROL, NV_ESC_RM_ALLOC) or rec.top0 is None:
                 return None
             return self.policy.decide_frontend(rec.req, rec.top0, files)
         if rec.top0 is None:

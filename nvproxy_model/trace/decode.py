@@ -131,6 +131,10 @@ class Decoder:
         else:
             self._argument(rec, outer, out, notes)
             if rec.kind in ("control", "alloc"):
+                fields = out.get("arg", {}).get("fields") or {}
+                said = fields.get("cmd", fields.get("hClass", rec.key))
+                if said != rec.key:
+                    notes.append(f"the record says {rec.key:#x}, its bytes {said:#x}")
                 self._parameters(rec, outer, inner, out, notes)
         if rec.fl & UNFINISHED:
             notes.append("the process ended inside this call")

@@ -184,7 +184,13 @@ def record(
         head = Header(
             driver=release, arch=platform.machine(), recorder="preload", command=tuple(command), values=values
         )
-        convert(spool_path, output, head, outcome, first=child.pid)
+        try:
+            convert(spool_path, output, head, outcome, first=child.pid)
+        except OSError as error:
+            raise RecordError(
+                f"{printable(str(output))}: {error.strerror or error}; what was recorded is in {printable(str(spool_path))}: "
+                "nvproxy-trace import reads it"
+            ) from None
         outcome.alive = [pid for pid in outcome.seen.processes if _lives(pid, spool_path)]
         converted = True
     finally:

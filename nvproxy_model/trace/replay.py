@@ -29,6 +29,8 @@ _ARGUMENT: Final = 0x1000
 """Where the argument struct lies. No program has memory below 64 KiB, and the trace does not say where it was."""
 
 _LISTED: Final = 1000
+_SUPPLIED: Final = 1 << 20
+"""Reads of memory that a trace lacks, per call: a session looks at each page that a program pins, here up to 4 GiB of them."""
 _CONTROL: Final = struct.Struct("<IIIIQII")
 _ALLOC: Final = struct.Struct("<IIIIQQIII4x")
 _OLD_ALLOC: Final = struct.Struct("<IIIIQII")
@@ -95,33 +97,44 @@ class _Memory:
     def __init__(self) -> None:
         self._pieces: list[tuple[int, bytearray]] = []
         self.supplied = 0
+        """How often the call needed memory that was not recorded."""
 
     def put(self, address: int, data: bytes) -> None:
         self._pieces.append((address, bytearray(data)))
 
     def clear(self) -> None:
         self._pieces.clear()
+        self.supplied = 0
 
-    def _find(self, address: int, size: int) -> tuple[bytearray, int]:
+    def _find(self, address: int, size: int) -> tuple[bytearray, int] | None:
         if address <= 0 or address + size > 1 << 64:
             raise MemoryFault(f"{address:#x}")
         for start, data in self._pieces:
             if start <= address and address + size <= start + len(data):
                 return data, address - start
-        data = bytearray(size)
-        self._pieces.append((address, data))
         self.supplied += 1
-        return data, 0
+        if self.supplied > _SUPPLIED:
+            raise MemoryFault(f"{address:#x}")
+        return None
 
     def read(self, address: int, size: int, /) -> bytes:
         if not size:
             return b""
-        data, at = self._find(address, size)
+        found = self._find(address, size)
+        if found is None:
+            # Not kept: a session asks for every page of what a program pins, and that may be gigabytes.
+            return bytes(size)
+        data, at = found
         return bytes(data[at : at + size])
 
     def write(self, address: int, new: bytes, /) -> None:
-        if new:
-            data, at = self._find(address, len(new))
+        if not new:
+            return
+        found = self._find(address, len(new))
+        if found is None:
+            self._pieces.append((address, bytearray(new)))
+        else:
+            data, at = found
             data[at : at + len(new)] = new
 
 
@@ -193,7 +206,7 @@ class Replay:
         self.expected: list[Step] = []
         """Refusals by argument where the host refused too, with another answer."""
         self.supplied = Counter[str]()
-        """``descriptors`` and ``memory`` that the calls prove but the trace does not hold."""
+        """``descriptors`` that calls prove though the trace saw none arrive, and calls that needed ``memory`` it does not hold."""
         self.calls = 0
         self.skipped = 0
         """Calls whose bytes the trace does not hold."""
@@ -220,11 +233,8 @@ class Replay:
 
     def _file(self, path: str | None, kind: str | None = None) -> File:
         self._next_host_fd += 1
-        return File(
-            kind or device_kind(path),
-            self._next_host_fd,
-            control_device=path != "/dev/nvidia0" and "ctl" in (path or "ctl"),
-        )
+        control = path in (None, "/dev/nvidiactl")
+        return File(kind or device_kind(path), self._next_host_fd, control_device=control)
 
     def _add(self, steps: list[Step], rec: Record, text: str) -> None:
         if len(steps) < _LISTED:
@@ -345,16 +355,15 @@ class Replay:
         data = rec.par0 or b""
         size = rec.psize or (_CONTROL.unpack(rec.top0 or b"")[5] if rec.kind == "control" else 0)
         if rec.fl & TRUNCATED and len(data) < size <= 1 << 20:
-            self.supplied["memory"] += 1
             return data + bytes(size - len(data))
         return data
 
     def _call(self, process: _Process, rec: Record) -> Any:
         self._arrange(rec)
         self._host.rec = rec
-        before = self._memory.supplied
+        cut = len(rec.par0 or b"") != len(self._whole(rec))
         result = process.session.ioctl(rec.fd, rec.req, _ARGUMENT)
-        self.supplied["memory"] += self._memory.supplied - before
+        self.supplied["memory"] += bool(self._memory.supplied or cut)
         return result
 
     def _supply(self, process: _Process, rec: Record, decision: Decision) -> bool:

@@ -91,7 +91,9 @@ def test_every_call_is_decoded_as_far_as_public_facts_go(trace: Path, catalog: C
             nameless.add(rec.key)
         if NO_LAYOUT in notes:
             assert rec.key & 0x8000 or rec.key in NO_HEADER
-        assert not any("bytes were recorded" in note or "paramsSize says" in note for note in notes)
+        assert not any(
+            said in note for note in notes for said in ("bytes were recorded", "paramsSize says", "its bytes")
+        )
     assert nameless <= NO_HEADER | {number for number in nameless if number & 0x8000}
     name = trace.name.split(".")[0]
     assert (decoder.counts[NO_LAYOUT], decoder.counts[NOT_RECORDED]) == NOT_KNOWN[name]
@@ -252,6 +254,8 @@ def test_lying_sizes_are_notes(catalog: Catalog) -> None:
         assert any(said in note for note in obj["notes"]), obj["notes"]
     obj = Decoder(catalog).record(record(top0=top.hex(), par0="01" * (size + 3)))
     assert obj["params"]["unknown"] == 3
+    obj = Decoder(catalog).record(record(key="0x103", top0=top.hex()))
+    assert "the record says 0x103, its bytes 0x102" in obj["notes"]
 
 
 def test_without_bytes_the_command_is_said_to_be_unknown(catalog: Catalog) -> None:

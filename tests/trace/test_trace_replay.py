@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,11 @@ def test_truncated_and_missing_bytes_are_supplied_or_skipped(traces: dict[str, P
     summary = replay.finish()
     assert summary["skipped"] > 80
     assert summary["divergences"] == 0
+
+
+def test_a_hostile_size_ends(write: Any) -> None:
+    """An OS descriptor of 2**50 bytes: the session looks at each of its pages, and the trace has none."""
+    top = struct.pack("<IIIIIIQQI4xi4x", 1, 1, 2, 0x71, 0, 0, 0x7F0000000000, (1 << 50) - 1, 0, -1)
+    call = '{"k":"ioctl","tid":5,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc0384627","kind":"fe","key":"0x27","top0":"%s"}\n'
+    replay = Replay(POLICY).feed(Reader(write(call % top.hex())))
+    assert replay.finish()["calls"] == 1
