@@ -176,6 +176,13 @@ def _peers(arguments: argparse.Namespace) -> int:
     return 0 if all(member.state == "alive" for member in members) else 1
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text}: not within 0 and 3600 seconds")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cuinterpose",
@@ -219,7 +226,9 @@ def _parser() -> argparse.ArgumentParser:
     peers.add_argument(
         "directory", nargs="?", metavar="DIR", help="default: $CUINTERPOSE_DIR, else $XDG_RUNTIME_DIR/cuinterpose"
     )
-    peers.add_argument("--timeout", type=float, default=1.0, metavar="SECONDS", help="for each to answer (%(default)s)")
+    peers.add_argument(
+        "--timeout", type=_seconds, default=1.0, metavar="SECONDS", help="for each to answer (%(default)s)"
+    )
     peers.add_argument("--json", action="store_true", help="schema cuinterpose.peers/1")
     peers.set_defaults(func=_peers)
     return parser

@@ -147,6 +147,7 @@ def _probe(libcuda: str, probe: Path, shim: Path | None, libcudart: str | None) 
             env=environment,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_TIMEOUT_S,
             check=False,
         )
@@ -163,6 +164,8 @@ def _ending(done: subprocess.CompletedProcess[str]) -> str:
 def _parse(text: str) -> Transcript:
     transcript: Transcript = {}
     for line in text.splitlines():
+        if line.count("\t") != 4:
+            continue  # a shim's own words; an answer that they spoil is missed below
         route, asked, result, kind, status = line.split("\t")
         pointer, _, function = kind.partition(" ")
         transcript[route, asked] = Answer(result, pointer, function, status)

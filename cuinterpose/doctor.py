@@ -84,9 +84,12 @@ def diagnose(pid: int) -> Diagnosis:
     shim = next((item for item in everything if STATS in item.symbols), None)
     stats = None
     if shim:
-        raw = remote.read_memory(pid, shim.symbols[STATS], struct.calcsize(_STATS_FORMAT))
-        read = dict(zip(_STATS_FIELDS, struct.unpack(_STATS_FORMAT, raw), strict=True))
-        stats = read if read["struct_size"] >= len(raw) and read["abi"] == 1 else None
+        try:
+            raw = remote.read_memory(pid, shim.symbols[STATS], struct.calcsize(_STATS_FORMAT))
+            read = dict(zip(_STATS_FIELDS, struct.unpack(_STATS_FORMAT, raw), strict=True))
+            stats = read if read["struct_size"] >= len(raw) and read["abi"] == 1 else None
+        except remote.Unreadable as error:
+            shim.unreadable = f"{STATS}: {error}"
     references = []
     for item in everything:
         for slot in item.slots:

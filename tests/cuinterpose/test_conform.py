@@ -132,6 +132,18 @@ def test_inventing_shim(command: Command, other_shims: dict[str, Path]) -> None:
     assert found["substituted"]
 
 
+def test_talkative_shim(command: Command, tmp_path: Path) -> None:
+    """A shim that prints on stdout, in the midst of the probe's lines, is judged by what it answers."""
+    source = tmp_path / "talk.c"
+    source.write_text(
+        "#include <stdio.h>\n__attribute__((constructor)) static void talk(void)"
+        ' { puts("[shim] loaded\\xff"); fflush(stdout); }\n'
+    )
+    talk = command.world.tools.shared(tmp_path / "talk.so", [source])
+    status, found = conform(command, command.world.driver("12.2"), "--shim", talk)
+    assert (status, found["differences"], found["substituted"]) == (1, [], 0)
+
+
 def test_crashing_shim(command: Command, other_shims: dict[str, Path]) -> None:
     done = command("conform", "--libcuda", command.world.driver("12.2"), "--shim", other_shims["crashing"])
     assert done.returncode == 1

@@ -238,6 +238,8 @@ def test_peers(command: Command, tmp_path_factory: pytest.TempPathFactory) -> No
         assert done.returncode == 1
         found = json.loads(done.stdout)
         assert [member["participant"] for member in found["members"]] == sorted(members)
+    for wrong in ("0", "-1", "nan", "x"):
+        assert command("peers", f"--timeout={wrong}", where).returncode == 2
     where.chmod(0o755)
     done = command("peers", where)
     assert (done.returncode, done.stdout) == (2, "")

@@ -110,18 +110,19 @@ def test_every_bit_flipped(library: Library) -> None:
 
 
 def test_random_edits(library: Library) -> None:
-    """20,000 edits of one to eight bytes, half of them drawn from bytes that mean something."""
+    """20,000 edits of one to eight bytes, many of them bytes that mean something; fewer where each costs more."""
     chance = random.Random(6)
     good = TICKET.encode()
     accepted = 0
-    for _ in range(20_000):
+    count = 4_000 if "CUINTERPOSE_TEST_LIBRARY" in os.environ else 20_000
+    for _ in range(count):
         data = bytearray(good)
         for _ in range(chance.randint(1, 8)):
             data[chance.randrange(SIZE)] = chance.choice((0, 1, 2, 47, 107, 108, 255, chance.randrange(256)))
         ours = decoded(bytes(data))
         assert library.decode(bytes(data)) == ours, data.hex()
         accepted += ours is not None
-    assert 0 < accepted < 10_000
+    assert 0 < accepted < count / 2
 
 
 @given(data=st.binary(max_size=SIZE + 8), seals=st.integers(0, 15), magic=st.booleans())
