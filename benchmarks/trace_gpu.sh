@@ -36,6 +36,14 @@ export work python
 
 left() { echo $((deadline - SECONDS > 5 ? deadline - SECONDS : 1)); }
 
+# No command takes longer than its own limit or than what is left of the whole.
+within() {
+	local limit=$1 rest
+	shift
+	rest=$(left)
+	timeout $((limit < rest ? limit : rest)) "$@"
+}
+
 count() { "$python" -c 'import sys
 from nvproxy_model.trace.reader import Reader
 r = Reader(sys.argv[1])
@@ -50,9 +58,9 @@ one() {
 		return
 	fi
 	echo "== $name: $*"
-	timeout "$limit" "$@" > "$work/plain.out" 2> "$work/plain.err"
+	within "$limit" "$@" > "$work/plain.out" 2> "$work/plain.err"
 	plain=$?
-	timeout "$limit" bash -c 'trace record -q -o "$0" -- "$@"' "$work/$name.jsonl.zst" "$@" > "$work/rec.out" 2> "$work/rec.err"
+	within "$limit" bash -c 'trace record -q -o "$0" -- "$@"' "$work/$name.jsonl.zst" "$@" > "$work/rec.out" 2> "$work/rec.err"
 	status=$?
 	if [ "$plain" != "$status" ]; then
 		echo "   FAIL exit status $plain plain, $status recorded"
@@ -64,7 +72,7 @@ one() {
 		diff "$work/plain.out" "$work/rec.out" | head -n 5
 		fail=1
 	fi
-	timeout "$limit" bash -c 'trace record -q --seccomp -o "$0" -- bash -c "$1" "${@:2}"' "$work/$name-seccomp.jsonl.zst" \
+	within "$limit" bash -c 'trace record -q --seccomp -o "$0" -- bash -c "$1" "${@:2}"' "$work/$name-seccomp.jsonl.zst" \
 		'trace record -q -o "$0" -- "$@"' "$work/$name-both.jsonl.zst" "$@" > /dev/null 2> "$work/both.err"
 	echo "   exit $plain; both recorders around one run: exit $?"
 	local preloaded notified
@@ -102,7 +110,7 @@ if [ -n "$nsys" ]; then
 fi
 
 echo "== start-up, 500 ioctls, alternating runs"
-"$python" - "$work" << 'EOF'
+within 60 "$python" - "$work" << 'EOF'
 import os, statistics, subprocess, sys, time
 from pathlib import Path
 from nvproxy_model.trace import table

@@ -54,7 +54,14 @@ def main() -> None:
     total = 0
     for _ in range(rounds):
         call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(wanted), ctypes.c_uint64(0))
-        call("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
+        call(
+            "cuMemAddressReserve",
+            ctypes.byref(address),
+            size,
+            ctypes.c_size_t(0),
+            ctypes.c_uint64(0),
+            ctypes.c_uint64(0),
+        )
         call("cuMemMap", address, size, ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
         access = Access(Location(1, 0), 3)
         call("cuMemSetAccess", address, size, ctypes.byref(access), ctypes.c_size_t(1))
