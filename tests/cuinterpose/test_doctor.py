@@ -28,6 +28,11 @@ mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 print("ready", flush=True)
 sys.stdin.read()
 """
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+reaches_others = pytest.mark.skipif(
+    os.geteuid() != 0 and YAMA.exists() and YAMA.read_text() != "0\n",
+    reason="kernel.yama.ptrace_scope lets no process but root's look at one that it did not start",
+)
 TICKET = Ticket(Kind.MULTICAST, b"\1" * 16, b"\2" * 16, "/run/cui/é\n")
 
 
@@ -62,6 +67,7 @@ def doctor(command: Command, pid: int) -> tuple[int, dict[str, object], set[tupl
     return done.returncode, found, references
 
 
+@reaches_others
 def test_covered(command: Command) -> None:
     with target(command, "local:libdirect.so", "local:libuser12.so", "local:libcudart.so.12") as pid:
         status, found, references = doctor(command, pid)
@@ -75,6 +81,7 @@ def test_covered(command: Command) -> None:
     assert (stats["abi"], stats["by_dlsym"], stats["unrecognised"]) == (1, 1, 0)
 
 
+@reaches_others
 def test_no_shim(command: Command) -> None:
     with target(command, "local:libdirect.so", shim=False) as pid:
         status, found, references = doctor(command, pid)
@@ -83,6 +90,7 @@ def test_no_shim(command: Command) -> None:
     assert ("bypass", "target", "dlsym") in references
 
 
+@reaches_others
 @pytest.mark.parametrize("how", ["deep", "new"])
 def test_bypass(command: Command, how: str) -> None:
     """RTLD_DEEPBIND and dlmopen: the slots hold the driver's own entry and the C library's own dlsym."""
@@ -96,12 +104,14 @@ def test_bypass(command: Command, how: str) -> None:
     assert "bypass    cuMemCreate of " in text
 
 
+@reaches_others
 def test_disabled_shim_covers_nothing(command: Command) -> None:
     with target(command, "local:libdirect.so", CUINTERPOSE_DISABLE="1") as pid:
         status, found, _ = doctor(command, pid)
     assert (status, found["verdict"]) == (1, "bypassed")
 
 
+@reaches_others
 def test_nothing_of_cuda(command: Command) -> None:
     with target(command) as pid:
         status, found, _ = doctor(command, pid)
@@ -166,6 +176,7 @@ def test_hostile_objects(command: Command, tmp_path: Path) -> None:
         lying.unlink()
 
 
+@reaches_others
 def test_ticket_show(command: Command, library: Library) -> None:
     before = open_descriptors()
     fd = create(TICKET)
@@ -187,6 +198,7 @@ def test_ticket_show(command: Command, library: Library) -> None:
     assert open_descriptors() == before
 
 
+@reaches_others
 def test_ticket_show_of_others(command: Command) -> None:
     bad = memfd(TICKET.encode(), 0)
     done = command("ticket", "show", "--json", str(os.getpid()), str(bad))
