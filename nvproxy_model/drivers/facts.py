@@ -145,7 +145,7 @@ class Facts:
 class _Column(Mapping[str, Any]):
     """One table at one release. A few names are looked up one by one; whoever wants them all has the column read once."""
 
-    __slots__ = ("_absent", "_decode", "_index", "_present", "_table")
+    __slots__ = ("_absent", "_decode", "_index", "_present", "_runs", "_table")
 
     def __init__(
         self, table: Callable[[], Mapping[str, Runs]], index: int, absent: Any, decode: Callable[[Any], Any]
@@ -154,13 +154,18 @@ class _Column(Mapping[str, Any]):
         self._index = index
         self._absent = absent
         self._decode = decode
+        self._runs: Mapping[str, Runs] | None = None
         self._present: dict[str, Any] | None = None
 
     def _raw(self, name: str) -> Any:
         if self._present is not None:
             return self._present.get(name, self._absent)
-        runs = self._table().get(name)
-        value = None if runs is None else _at(runs, self._index)
+        if self._runs is None:
+            self._runs = self._table()
+        runs = self._runs.get(name)
+        if runs is None or runs[0] > self._index:
+            return self._absent
+        value = runs[1] if len(runs) == 2 else _at(runs, self._index)
         return self._absent if value is None else value
 
     def _all(self) -> dict[str, Any]:
