@@ -30,7 +30,7 @@ __all__ = [
     "scan_includes",
 ]
 
-EXTRACTION = "1"
+EXTRACTION = "2"
 """Raise this when the same headers would yield other facts: it is part of every cache key."""
 
 SDK = "src/common/sdk/nvidia/inc"
@@ -182,11 +182,20 @@ class Wanted:
 
 def extract(files: Mapping[str, bytes], wanted: Wanted | None = None) -> Release:
     """Parse one release. ``files`` maps a path in the tree to what ``prepare`` made of the file; ``wanted`` limits
-    structs and constants.
+    structs and constants; the parameter structs of wanted controls, as the headers name them, come along.
 
     Raises SourceError naming file and line for a header that does not parse or cannot be found.
     """
     headers = {path: text for path, text in files.items() if path.endswith(".h")}
+    params = {
+        control.decode(): struct.decode()
+        for path, text in headers.items()
+        if path.startswith(f"{SDK}/ctrl/")
+        for control, struct in _FINN.findall(text)
+    }
+    if wanted is not None:
+        params = {control: struct for control, struct in params.items() if control in wanted.constants}
+        wanted = Wanted(wanted.structs | (set(params.values()) - {""}), wanted.constants)
     starts = roots(headers, wanted is None or wanted.modeset)
     probe = (
         _Probe(starts, _macro_names(headers), ())
@@ -201,19 +210,13 @@ def extract(files: Mapping[str, bytes], wanted: Wanted | None = None) -> Release
     if wanted is None:
         for name, (value, enum) in walk.enumerators(unit).items():
             constants[name], enums[name] = value, enum
-    params = {
-        control.decode(): struct.decode()
-        for path, text in headers.items()
-        if path.startswith(f"{SDK}/ctrl/")
-        for control, struct in _FINN.findall(text)
-    }
     return Release(
         "",
         len(starts),
         dict(sorted(structs.items())),
         dict(sorted(constants.items())),
         dict(sorted(enums.items())),
-        {name: params[name] for name in sorted(params) if wanted is None or name in wanted.constants},
+        dict(sorted(params.items())),
         _embedded(files.get(EMBEDDED, b"").decode("utf-8")),
     )
 

@@ -44,7 +44,11 @@ def test_the_recorded_facts_are_what_is_in_the_tree(release: Release) -> None:
 def test_reading_only_what_the_model_names_gives_the_same(source: Source, release: Release) -> None:
     wanted = model.names()
     some = source.release(release.version, wanted, cache=False)
-    assert dict(some.structs) == {n: release.structs[n] for n in sorted(wanted.structs) if n in release.structs}
+    asked = wanted.structs | set(some.params.values())
+    assert dict(some.structs) == {n: release.structs[n] for n in sorted(asked) if n in release.structs}
+    listed = model_release(release.version, FACTS.parent)
+    assert listed is not None
+    assert check_release(some, listed).findings == ()
     assert dict(some.constants) == {n: release.constants[n] for n in sorted(wanted.constants) if n in release.constants}
 
 

@@ -73,6 +73,15 @@ def test_one_tree_is_the_same_from_every_kind_of_source(tmp_path: Path) -> None:
     assert [f.name for f in structs["S"].fields] == ["a", "p", "<union@16>"]  # type: ignore[index]
 
 
+def test_a_wanted_control_brings_its_parameter_struct(tmp_path: Path) -> None:
+    control = CONTROL + "typedef struct { int a; } NV0000_CTRL_X_PARAMS; typedef NV0000_CTRL_X_PARAMS ALIAS;\n"
+    path = write(tmp_path / "t", tree(NVOS, "1.1", ctrl__ctrl0000_h=control))
+    with open_source(path) as source:
+        release = source.release("1.1", Wanted(frozenset({"ALIAS"}), frozenset({"NV0000_CTRL_CMD_X"})))
+    assert sorted(release.structs) == ["ALIAS", "NV0000_CTRL_X_PARAMS"]
+    assert release.structs["ALIAS"] == release.structs["NV0000_CTRL_X_PARAMS"]
+
+
 def test_ancestry_is_the_commits_and_not_the_numbers(tmp_path: Path) -> None:
     releases = {v: tree(f"#define N {n}") for n, v in enumerate(["570.1", "570.2", "570.10", "575.1", "570.3"])}
     repo = repository(tmp_path / "r", releases, {"575.1": "570.1", "570.3": "570.2"})
