@@ -1,13 +1,9 @@
-"""Fuzz targets, one a parser, for atheris: ``python tests/trace/fuzz.py NAME [CORPUS...]``. Hypothesis runs the same in the tests.
-
-Each takes any bytes and may raise nothing; the runner adds the limits on time and memory (``-timeout``, ``-rss_limit_mb``).
-"""
+"""Fuzz targets, one a parser: any bytes, no exception. fuzz_atheris.py runs them, and Hypothesis in the tests."""
 
 from __future__ import annotations
 
 import io
 import itertools
-import sys
 from collections.abc import Callable
 
 from nvproxy_model.trace import format as fmt
@@ -64,16 +60,3 @@ def spool_frames(data: bytes) -> None:
 
 
 TARGETS = {target.__name__: target for target in (trace, strace_log, nvproxy_log, sniffer_log, spool_frames)}
-
-
-def main() -> None:
-    import atheris  # type: ignore[import-not-found]
-
-    name = sys.argv.pop(1)
-    atheris.instrument_all()
-    atheris.Setup(sys.argv, TARGETS[name])
-    atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main()
