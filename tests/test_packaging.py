@@ -29,7 +29,8 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A source distribution, and a wheel built from it, by the build backend that is installed here."""
     tmp = tmp_path_factory.mktemp("build")
     tree = tmp / "tree"
-    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis", "*.so")
+    made_here = (".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis", "*.so")
+    ignored = shutil.ignore_patterns(*made_here)
     shutil.copytree(ROOT, tree, symlinks=True, ignore=ignored)
     environment = {**os.environ, "NVPROXY_NATIVE": "0"}
     done = subprocess.run(
