@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from share_library import Library, build
-from shim_world import DLSYM_VERSION, ROOT, SANITIZE, Toolchain, World, build_world
-
-
-def need(*programs: str) -> None:
-    missing = [name for name in programs if not shutil.which(name)]
-    if missing or sys.platform != "linux" or platform.machine() not in DLSYM_VERSION:
-        pytest.skip(f"the shim's tests need Linux on x86-64 or aarch64, and {' '.join(missing or programs)}")
+from shim_world import ROOT, SANITIZE, Command, Toolchain, World, build_world, need
 
 
 @pytest.fixture(scope="session")
@@ -76,28 +67,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
         return Library(Path(built))
     need("gcc")
     return Library(build(tmp_path_factory.mktemp("share") / "libshare.so", Toolchain()))
-
-
-@dataclass(frozen=True)
-class Command:
-    """The command, from a copy of the package beside the shim that was built for the tests."""
-
-    world: World
-
-    def __call__(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "cuinterpose.cli", *map(str, arguments)],
-            env=self.environment(**environment),
-            cwd=self.world.root,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    def environment(self, **more: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "CUINTERPOSE_SHIM")}
-        return {**kept, "PYTHONPATH": str(self.world.root), **more}
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = Path(__file__).parent / "native"
@@ -193,3 +196,31 @@ def build_world(root: Path, tools: Toolchain, shim: Callable[[Path, Toolchain], 
         for job in [*late, *drivers.values(), shim_built]:
             job.result()
     return World(tools, root)
+
+
+def need(*programs: str) -> None:
+    missing = [name for name in programs if not shutil.which(name)]
+    if missing or sys.platform != "linux" or platform.machine() not in DLSYM_VERSION:
+        pytest.skip(f"the shim's tests need Linux on x86-64 or aarch64, and {' '.join(missing or programs)}")
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command, from a copy of the package beside the shim that was built for the tests."""
+
+    world: World
+
+    def __call__(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "cuinterpose.cli", *map(str, arguments)],
+            env=self.environment(**environment),
+            cwd=self.world.root,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "CUINTERPOSE_SHIM")}
+        return {**kept, "PYTHONPATH": str(self.world.root), **more}

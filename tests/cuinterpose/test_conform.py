@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import Command
-from shim_world import DRIVERS, World
+from shim_world import DRIVERS, Command, World
 
 from cuinterpose import surface
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -12,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Command
 from share_library import Library, memfd, open_descriptors
+from shim_world import Command
 
 from cuinterpose import cli, coordinator, remote, surface
 from cuinterpose.endpoint import Endpoint, Refusal
@@ -129,7 +130,9 @@ def test_out_of_reach(command: Command) -> None:
 def test_no_permission() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to be two users")
-    # In this process: nobody may not be able to read the Python that runs the command.
+    # In this process, with all that the commands import: nobody may not be able to read the Python that runs them.
+    for name in ("doctor", "ticket", "remote_fd"):
+        importlib.import_module(f"cuinterpose.{name}")
     child = os.fork()
     if not child:
         status = 99

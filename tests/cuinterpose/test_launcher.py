@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Command
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shim_world import Command
 
 from cuinterpose import elf, launcher
 

@@ -12,8 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import need
-from shim_world import ROOT
+from shim_world import ROOT, need
 
 NATIVE = {"cuinterpose/libcuinterpose.so", "cuinterpose/libcuprobe.so", "nvproxy_model/trace/librecorder.so"}
 

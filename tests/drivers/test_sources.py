@@ -336,7 +336,8 @@ HOSTILE: list[tuple[Callable[[Path], Path], str]] = [
     (_computed, r"'/etc/passwd' file not found"),
     (_dotted, "file not found"),
     (_missing_include, r"'linux/kernel\.h' file not found"),
-    (_endless, "the parser gave up"),
+    # Whichever of the parser's limits comes first: the process is ended, or libclang says that it cannot go on.
+    (_endless, "the parser gave up|could not read the headers at all"),
     (_recursive, r"nvos\.h:2: #include nested too deeply"),
     (_nested, "bracket nesting level exceeded"),
     (_huge, "a header has at most"),
