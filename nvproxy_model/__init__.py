@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nvproxy_model.caps import Caps
-    from nvproxy_model.decide import Copy, Decision, Verdict, Why
+    from nvproxy_model.decision import Copy, Decision, Verdict, Why
     from nvproxy_model.errors import (
         DefinitionError,
         MemoryFault,
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 # Looked up on first use: the commands that read driver sources or traces import this package without the policy.
-_PLACES = ("errors", "caps", "decide", "ports", "policy", "session")
+_PLACES = ("errors", "caps", "decision", "ports", "policy", "session")
 
 
 def __getattr__(name: str) -> object:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nvproxy_model.abi import constants as nv
-from nvproxy_model.decide import Call, Decision, Verdict, Why, int32
+from nvproxy_model.decision import Call, Decision, Verdict, Why, int32
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.handlers import maps_at_once, offset, reader
 from nvproxy_model.objects import Object

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nvproxy_model.abi import constants as nv
-from nvproxy_model.decide import Call, Copy, Decider, Decision, FdLookup, Verdict, Why
+from nvproxy_model.decide import Decider
+from nvproxy_model.decision import Call, Copy, Decision, FdLookup, Verdict, Why
 from nvproxy_model.fields import CStruct
 from nvproxy_model.structs.ctrl0000system import NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS as BUILD_VERSION
 from nvproxy_model.structs.nv_unix_nvos_params_wrappers import nv_ioctl_nvos02_parameters_with_fd as nvos02_fd

@@ -17,7 +17,8 @@ from nvproxy_model.abi.constants import (
     NV_EVENT_BUFFER,
 )
 from nvproxy_model.caps import Caps
-from nvproxy_model.decide import Call, Decider, Decision, FdLookup, Verdict, Why
+from nvproxy_model.decide import Decider
+from nvproxy_model.decision import Call, Decision, FdLookup, Verdict, Why
 from nvproxy_model.fields import CStruct
 from nvproxy_model.objects import Graph, Object
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS

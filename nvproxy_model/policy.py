@@ -16,7 +16,8 @@ from nvproxy_model.abi.constants import (
     RMAPI_PARAM_COPY_MAX_PARAMS_SIZE,
 )
 from nvproxy_model.caps import Caps
-from nvproxy_model.decide import Call, Decider, Decision, FdLookup, Verdict, Why, decider, plan, refuse_size
+from nvproxy_model.decide import Decider, decider, plan, refuse_size
+from nvproxy_model.decision import Call, Decision, FdLookup, Verdict, Why
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct
 from nvproxy_model.handlers import offset

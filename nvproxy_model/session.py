@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from nvproxy_model import hardened
 from nvproxy_model.abi import constants as nv
-from nvproxy_model.decide import Copy, Decider, Decision, Plan, Verdict, Why, int32, plan, refuse_size
+from nvproxy_model.decide import Decider, Plan, plan, refuse_size
+from nvproxy_model.decision import Copy, Decision, Verdict, Why, int32
 from nvproxy_model.effects import AFTER, BEFORE, FINISH, let_go, unknown_client
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.fields import CStruct

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvproxy_model import Caps, Policy, Verdict, Why, versions
-from nvproxy_model.decide import Call, Decision, decider, interpret, plan
+from nvproxy_model.decide import decider, interpret, plan
+from nvproxy_model.decision import Call, Decision
 from nvproxy_model.fields import CStruct
 from nvproxy_model.ports import File
 from nvproxy_model.structs import every

@@ -10,7 +10,7 @@ from typing import Any
 from nvproxy_model import versions
 from nvproxy_model.abi.constants import NV01_EVENT
 from nvproxy_model.caps import DEFAULT, Caps
-from nvproxy_model.decide import Decision, Verdict, Why
+from nvproxy_model.decision import Decision, Verdict, Why
 from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
 from nvproxy_model.hardened import CAPS
 from nvproxy_model.layout import Layout

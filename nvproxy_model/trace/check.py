@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from nvproxy_model import versions
 from nvproxy_model.caps import SUPPORTED, Caps
-from nvproxy_model.decide import Decision, GuestFile, Why
+from nvproxy_model.decision import Decision, GuestFile, Why
 from nvproxy_model.policy import Policy
 from nvproxy_model.trace.catalog import TABLES, Catalog
 from nvproxy_model.trace.fds import Descriptors, device_kind

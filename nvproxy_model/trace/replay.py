@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from nvproxy_model.decide import Decision, Why, plan
+from nvproxy_model.decide import plan
+from nvproxy_model.decision import Decision, Why
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.fields import CStruct, Fd
 from nvproxy_model.policy import Policy
