@@ -293,6 +293,10 @@ class Policy:
         """The decision for a number when nothing else matters to it, or the function that decides on bytes and fds."""
         return self._tables[table][number]
 
+    def entries(self, table: str) -> Mapping[int, Decision | Decider]:
+        """All entries of a table, for who asks often: any number has one, a KeyError is never raised."""
+        return self._tables[table]
+
     def decide_control(self, number: int, params: bytes | None, fds: FdLookup) -> Decision:
         """The answer for a control command with these parameter bytes; None or b"" for a command without any."""
         entry = self._control[number]

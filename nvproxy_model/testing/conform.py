@@ -49,22 +49,26 @@ class Memory:
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
         self.data = bytearray(last - first)
-
-    def _span(self, address: int, size: int) -> slice:
-        if not (self.first <= address and address + size <= self.last):
-            raise MemoryFault(f"{address:#x}+{size:#x}")
-        return slice(address - self.first, address - self.first + size)
+        # The array's length is fixed from here on: a view of it reads and writes without a second copy.
+        self._view = memoryview(self.data)
+        self._size = last - first
 
     def read(self, address: int, size: int) -> bytes:
         """Bytes of the guest's. Raises MemoryFault."""
-        return bytes(self.data[self._span(address, size)])
+        at = address - self.first
+        if at < 0 or at + size > self._size:
+            raise MemoryFault(f"{address:#x}+{size:#x}")
+        return self._view[at : at + size].tobytes()
 
     def write(self, address: int, data: bytes) -> None:
         """Raises MemoryFault, having written what fits before the end, as gVisor's CopyOut does."""
-        fits = min(len(data), self.last - address) if self.first <= address <= self.last else 0
-        self.data[address - self.first : address - self.first + fits] = data[:fits]
-        if fits < len(data):
-            raise MemoryFault(f"{address:#x}+{len(data):#x}")
+        at = address - self.first
+        if at >= 0 and at + len(data) <= self._size:
+            self._view[at : at + len(data)] = data
+            return
+        if 0 <= at < self._size:
+            self._view[at:] = data[: self._size - at]
+        raise MemoryFault(f"{address:#x}+{len(data):#x}")
 
 
 @dataclass(slots=True)
