@@ -8,7 +8,9 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
+
+from nvproxy_model.tools.command import UNKNOWN, Parser, fail
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.facts import Facts
@@ -36,24 +38,10 @@ __all__ = [
     "say",
 ]
 
-SAME, DIFFERENT, UNKNOWN = 0, 1, 2
-"""Exit statuses."""
+SAME, DIFFERENT = 0, 1
+"""Exit statuses, beside UNKNOWN."""
 
 EXIT = "exit status: 0 same, 1 different, 2 could not tell"
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        fail(f"{message} (see {self.prog} --help)")
-
-
-def fail(message: str) -> NoReturn:
-    """Print one line on standard error and exit with UNKNOWN. Control characters, which a hostile name may hold, are escaped."""
-    line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", lambda c: ascii(c[0])[1:-1], message)
-    print(f"nvproxy-differ: error: {line}", file=sys.stderr)
-    raise SystemExit(UNKNOWN)
 
 
 def add_subparser(subparsers: Any, name: str, summary: str, description: str, examples: str) -> argparse.ArgumentParser:
@@ -63,8 +51,6 @@ def add_subparser(subparsers: Any, name: str, summary: str, description: str, ex
         help=summary,
         description=description,
         epilog=f"examples:\n{examples}\n\n{EXIT}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     return parser
 

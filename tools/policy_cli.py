@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 from nvproxy_model import caps as capabilities
 from nvproxy_model import versions
@@ -17,6 +17,7 @@ from nvproxy_model.errors import NvproxyError, UnsupportedDriverVersion
 from nvproxy_model.fields import CStruct
 from nvproxy_model.policy import PROFILES, Policy
 from nvproxy_model.rules import Rule
+from nvproxy_model.tools.command import UNKNOWN, Parser, fail
 from nvproxy_model.versions import DriverVersion
 
 __all__ = [
@@ -37,28 +38,10 @@ __all__ = [
     "structs",
 ]
 
-ADMITTED, REFUSED, UNKNOWN = 0, 1, 2
-"""Exit statuses."""
+ADMITTED, REFUSED = 0, 1
+"""Exit statuses, beside UNKNOWN."""
 
 TABLES = ("frontend", "uvm", "control", "alloc")
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line, and whose help keeps its examples as they are."""
-
-    def __init__(self, **more: Any) -> None:
-        more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(allow_abbrev=False, **more)
-
-    def error(self, message: str) -> NoReturn:
-        fail(f"{message} (see {self.prog} --help)")
-
-
-def fail(message: str) -> NoReturn:
-    """One line on standard error, and UNKNOWN. Control characters, which a hostile name may hold, are escaped."""
-    line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", lambda c: ascii(c[0])[1:-1], message)
-    print(f"nvproxy-policy: error: {line}", file=sys.stderr)
-    raise SystemExit(UNKNOWN)
 
 
 def add_subparser(

@@ -9,8 +9,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
+from nvproxy_model.tools.command import UNKNOWN, Parser, fail
 from nvproxy_model.trace.era import infer, sized
 from nvproxy_model.trace.format import Record, printable
 from nvproxy_model.trace.reader import Problems, Reader
@@ -29,26 +30,9 @@ __all__ = [
     "watched",
 ]
 
-ADMITTED, DIFFERENT, UNKNOWN = 0, 1, 2
+ADMITTED, DIFFERENT = 0, 1
 _SAMPLE: Final = 20_000
 T = TypeVar("T")
-
-
-def fail(message: str) -> NoReturn:
-    """One line on stderr, status 2."""
-    print(f"nvproxy-trace: error: {message}", file=sys.stderr)
-    raise SystemExit(UNKNOWN)
-
-
-class Parser(argparse.ArgumentParser):
-    """Errors in one line; helps with examples as they are written."""
-
-    def __init__(self, **more: Any) -> None:
-        more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(allow_abbrev=False, **more)
-
-    def error(self, message: str) -> NoReturn:
-        fail(f"{message} (see {self.prog} --help)")
 
 
 def number(text: str) -> int:
@@ -81,9 +65,9 @@ def choose_driver(path: str, given: str | None) -> str:
         found = sized(rec)
         if found is not None:
             requests.add(found)
-    if reader.driver is not None:
-        return reader.driver
-    fail(f"{printable(path)}: names no driver ({infer(requests)}): say --driver V")
+    if reader.driver is None:
+        fail(f"{printable(path)}: names no driver ({infer(requests)}): say --driver V")
+    return reader.driver
 
 
 def bold(text: str) -> str:
