@@ -104,9 +104,16 @@ x = torch.ones(512, 512, device="cuda")
 for _ in range(20): x = x @ x / 512
 print(float(x[0, 0]))'
 fi
-nsys=$(command -v nsys || ls /opt/nvidia/nsight-systems*/bin/nsys /usr/local/cuda*/bin/nsys 2> /dev/null | head -n 1)
+first() { ls "$@" 2> /dev/null | head -n 1; }
+nsys=$(command -v nsys || first /opt/nvidia/nsight-systems*/bin/nsys /usr/local/cuda*/bin/nsys /opt/nvidia/nsight-compute/*/host/target-linux-x64/nsys)
 if [ -n "$nsys" ]; then
-	one nsys other 60 "$nsys" profile -o "$work/report" --force-overwrite=true --gpuctxsw=true "$python" benchmarks/trace_gpu_program.py 2
+	one nsys other 40 "$nsys" profile -o "$work/report" --force-overwrite=true --gpuctxsw=true "$python" benchmarks/trace_gpu_program.py 2
+fi
+ncu=$(command -v ncu || first /usr/local/cuda*/bin/ncu /opt/nvidia/nsight-compute/*/ncu)
+if [ -n "$ncu" ] && "$python" -c 'import torch' 2> /dev/null; then
+	one ncu other 60 "$ncu" --clock-control none -c 1 --section SpeedOfLight "$python" -c 'import torch
+x = torch.ones(512, 512, device="cuda")
+print(float((x @ x)[0, 0]))'
 fi
 
 echo "== start-up, 500 ioctls, alternating runs"
