@@ -59,12 +59,6 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Symbol:
-    name: str
-    value: int  # an address in the process; 0 if undefined
-
-
-@dataclass(frozen=True)
 class Slot:
     """Where an object keeps the address of a symbol that it refers to."""
 

@@ -37,4 +37,3 @@ RUNTIME = (
 )
 RUNTIME_SONAMES = ("libcudart.so.11.0", "libcudart.so.12", "libcudart.so.13")
 DRIVER_SONAME = "libcuda.so.1"
-SHIM_SONAME = "libcuinterpose.so"

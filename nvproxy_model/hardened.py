@@ -1,7 +1,7 @@
 """The hardened profile: rules of this project's own, off by default, where nvproxy and the driver differ or ask little.
 
-Each is described in docs/hardened.md. The session's part (which OS events a client registered, what a buffer is
-bound to) is in `nvproxy_model.session`.
+Each is described in docs/hardened.md. A policy asks `CAPS` and `CHECKS`; a session keeps `Events`: which OS events a client
+registered, and how large the records of a buffer are.
 """
 
 from __future__ import annotations

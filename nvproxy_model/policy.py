@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from nvproxy_model import abi, handlers, hardened, versions
@@ -173,13 +173,16 @@ class Policy:
         """
         if profile not in PROFILES:
             raise ValueError(f"{profile!r} is no profile; known: {', '.join(PROFILES)}")
-        if isinstance(windows, str) and windows not in ("allow", "deny"):
+        windows = windows if isinstance(windows, str) else frozenset(windows)
+        if (
+            windows not in ("allow", "deny")
+            if isinstance(windows, str)
+            else not all(isinstance(n, int) for n in windows)
+        ):
             raise ValueError(f"windows={windows!r}: want 'allow', 'deny' or numbers")
         node = versions.load().find(version, allow_unsupported=allow_unsupported)
         wanted = capabilities.resolve(caps if isinstance(caps, str) else str(Caps(caps)))
         extra = frozenset(extra)
-        if not isinstance(windows, str) and not all(isinstance(number, int) for number in windows):
-            raise ValueError("windows: want 'allow', 'deny' or numbers")
         unknown = extra - {row.number for rows in _ROWS.values() for row in rows if row.opt_in}
         if unknown:
             raise ValueError(f"no opt-in row has the number {', '.join(f'{number:#x}' for number in sorted(unknown))}")
@@ -256,9 +259,7 @@ class Policy:
         call = Call(self.version.name, table, number, None)
         name = window(number) if table == "control" else None
         if name is not None:
-            admitted: bool | Container[int] = self.windows == "allow" or (
-                not isinstance(self.windows, str) and number in self.windows
-            )
+            admitted = self.windows == "allow" or (not isinstance(self.windows, str) and number in self.windows)
             if admitted:
                 return Decision(Verdict.ALLOW, Why.WINDOW, call, detail=(name,))
             return Decision(

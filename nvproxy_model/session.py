@@ -360,7 +360,11 @@ class Session:
     def _alloc(self, file: File, request: int, argp: int) -> Result:
         size = ioctl_size(request)
         if size not in (_NVOS64.size, _NVOS21.size):
-            return Result(-1, errno.EINVAL, refuse_size(self.policy.call("frontend", 0x2B), "NVOS64_PARAMETERS", 48))
+            return Result(
+                -1,
+                errno.EINVAL,
+                refuse_size(self.policy.call("frontend", ioctl_nr(request)), "NVOS64_PARAMETERS", _NVOS64.size),
+            )
         asked = _Alloc.unpack(self.memory.read(argp, size))
         if asked.hclass == nv.NV01_EVENT:
             asked = asked._replace(hclass=_event_class(self.memory.read(asked.address, _EVENT_SIZE))[0])

@@ -247,3 +247,8 @@ def test_what_a_caller_gets_wrong() -> None:
 def test_a_frontend_request_of_another_size() -> None:
     for arg in (None, b"", bytes(8), bytes(72)):
         assert POLICY.decide_frontend(0xC00846C9, arg, FILES).errno == errno.EINVAL
+
+
+def test_windows_may_be_any_iterable() -> None:
+    policy = Policy.for_driver("580.126.20", windows=(number for number in [0x20810110]))
+    assert policy.decide_control(0x20810110, b"", {}).allowed

@@ -328,9 +328,6 @@ class GoPackage:
 
     # Types.
 
-    def has_struct(self, name: str) -> bool:
-        return name in self._types and self._types[name][1].type == "struct_type"
-
     def layout(self, name: str) -> Layout:
         """The layout of a struct type of this package. Raises Unreadable."""
         record = self._member(name).record

@@ -45,11 +45,6 @@ class Era:
     foreign: tuple[tuple[int, int], ...]
     total: int
 
-    @property
-    def ambiguous(self) -> bool:
-        """Whether the sizes leave more than one release."""
-        return len(self.versions) != 1
-
     def __str__(self) -> str:
         if not self.evidence and not self.foreign:
             return "driver era unknown: no request whose size tells"

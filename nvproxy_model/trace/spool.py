@@ -64,70 +64,28 @@ class Seen:
 
 
 def _frame(data: bytes) -> Frame:
-    (
-        _,
-        _,
-        kind,
-        flags,
-        pid,
-        tid,
-        err,
-        time,
-        ident,
-        ret,
-        fd,
-        request,
-        space,
-        key,
-        status,
-        psize,
-        a,
-        b,
-        c,
-        d,
-        text,
-        count,
-    ) = _HEADER.unpack_from(data)
+    _, _, *numbers, a, b, c, d, text, count = _HEADER.unpack_from(data)
+    frame = Frame._make([*numbers, (a, b, c, d), data[_HEADER.size : _HEADER.size + text], {}])
     if (
-        max(pid, tid) > 0x7FFFFFFF
-        or err > 4095
-        or max(time, a, b) >= 1 << 63
-        or not -1 <= fd <= 0x7FFFFFFF
-        or kind not in range(1, 10)
+        max(frame.pid, frame.tid) > 0x7FFFFFFF
+        or frame.err > 4095
+        or max(frame.time, a, b) >= 1 << 63
+        or not -1 <= frame.fd <= 0x7FFFFFFF
+        or frame.type not in range(1, 10)
     ):
         raise ValueError("a frame whose numbers are none of ours")
     at = _HEADER.size + text
     end = len(data) - _CHECK.size
-    sections = {}
     for _ in range(count):
         where, size = _SECTION.unpack_from(data, at)
         at += _SECTION.size
         if at + size > end:
             raise ValueError("a section is longer than its frame")
-        sections[where] = data[at : at + size]
+        frame.sections[where] = data[at : at + size]
         at += size
     if at != end:
         raise ValueError("a frame is longer than its sections")
-    body = data[_HEADER.size : _HEADER.size + text]
-    return Frame(
-        kind,
-        flags,
-        pid,
-        tid,
-        err,
-        time,
-        ident,
-        ret,
-        fd,
-        request,
-        space,
-        key,
-        status,
-        psize,
-        (a, b, c, d),
-        body,
-        sections,
-    )
+    return frame
 
 
 def frames(raw: IO[bytes], problems: Problems) -> Iterator[Frame]:
