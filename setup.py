@@ -51,7 +51,7 @@ NATIVE = [
         depends=tuple(SHIM + name for name in ("glibc.h", "shim.h", "surface.h", "shim.map", *SHARING)),
     ),
     shared_object("cuinterpose.libcuprobe", [SHIM + "probe.c"]),
-    shared_object("nvproxy_model.trace.librecorder", ["nvproxy_model/trace/recorder.c"], "-Wl,-z,defs"),
+    shared_object("nvproxy_model.trace.record.librecorder", ["nvproxy_model/trace/record/recorder.c"], "-Wl,-z,defs"),
 ]
 
 

@@ -25,14 +25,14 @@ from nvproxy_model.drivers.release import natural
 
 YARDSTICK = """
 import sys
-from nvproxy_model.drivers import model
+from nvproxy_model.drivers.compare import model
 from nvproxy_model.drivers.sources import open_source
 with open_source(sys.argv[1]) as source:
     source.release(sys.argv[2], model.names(), cache=False)
 """
 ALL = """
 import sys
-from nvproxy_model.drivers import model
+from nvproxy_model.drivers.compare import model
 from nvproxy_model.drivers.sources import open_source
 with open_source(sys.argv[1]) as source:
     assert sum(1 for _ in source.releases(source.versions, model.names())) == len(source.versions)

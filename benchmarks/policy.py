@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nvproxy_model import Buffer, File, Files, Policy, Session
-from nvproxy_model.objects import Graph
+from nvproxy_model.session.objects import Graph
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS
 from nvproxy_model.testing import Memory
 

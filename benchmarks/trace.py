@@ -23,12 +23,13 @@ from typing import Any
 
 import orjson
 
-from nvproxy_model.policy import Policy
-from nvproxy_model.trace import layouts, table
-from nvproxy_model.trace.catalog import Catalog
-from nvproxy_model.trace.check import Check
-from nvproxy_model.trace.decode import Decoder
+from nvproxy_model.policy.policy import Policy
+from nvproxy_model.trace.decode import layouts
+from nvproxy_model.trace.decode.catalog import Catalog
+from nvproxy_model.trace.decode.decoder import Decoder
+from nvproxy_model.trace.judge.check import Check
 from nvproxy_model.trace.reader import Reader
+from nvproxy_model.trace.record import table
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT / "tests" / "data" / "traces"

@@ -13,7 +13,7 @@ if [ "${1:-}" = prepare ]; then
 	"$python" -m pip install -q --target "$here/site" --upgrade --only-binary=:all: --python-version "${GPU_PYTHON:-3.12}" \
 		--platform manylinux2014_x86_64 --no-deps construct==2.10.70 pyyaml orjson zstandard
 	cc -std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -shared -pthread \
-		-o "$here/librecorder.so" nvproxy_model/trace/recorder.c -ldl
+		-o "$here/librecorder.so" nvproxy_model/trace/record/recorder.c -ldl
 	du -sh "$here"
 	exit 0
 fi
@@ -121,8 +121,8 @@ within 60 "$python" - "$work" << 'EOF'
 import os, statistics, subprocess, sys, time
 from pathlib import Path
 from nvproxy_model.trace import table
-from nvproxy_model.trace.catalog import Catalog
-from nvproxy_model.trace.record import driver_version, newest
+from nvproxy_model.trace.decode.catalog import Catalog
+from nvproxy_model.trace.record.preload import driver_version, newest
 work = Path(sys.argv[1])
 (work / "table").write_bytes(table.pack(table.entries(Catalog(driver_version() or newest()))))
 times = {"plain": [], "recorded": []}

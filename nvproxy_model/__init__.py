@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nvproxy_model.caps import Caps
-    from nvproxy_model.decision import Copy, Decision, Verdict, Why
     from nvproxy_model.errors import (
         DefinitionError,
         MemoryFault,
@@ -14,9 +13,10 @@ if TYPE_CHECKING:
         UnknownDriverVersion,
         UnsupportedDriverVersion,
     )
-    from nvproxy_model.policy import Policy
-    from nvproxy_model.ports import Buffer, FdTable, File, Files, GuestMemory, Host, Result
-    from nvproxy_model.session import Session
+    from nvproxy_model.policy.decision import Copy, Decision, Verdict, Why
+    from nvproxy_model.policy.policy import Policy
+    from nvproxy_model.session.ports import Buffer, FdTable, File, Files, GuestMemory, Host, Result
+    from nvproxy_model.session.session import Session
 
 __all__ = [
     "Buffer",
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 # Looked up on first use: the commands that read driver sources or traces import this package without the policy.
-_PLACES = ("errors", "caps", "decision", "ports", "policy", "session")
+_PLACES = ("errors", "caps", "policy", "session")
 
 
 def __getattr__(name: str) -> object:

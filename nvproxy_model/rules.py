@@ -33,7 +33,7 @@ class Rule:
     struct: str | None = None
     """The same struct's name as NVIDIA spells it, also where the model only passes it through."""
     handler: str | None = None
-    """The one escape hatch: the name of a function in `nvproxy_model.handlers` for what roles cannot say."""
+    """The one escape hatch: the name of a function in `nvproxy_model.policy.handlers` for what roles cannot say."""
     since: tuple[str, ...] = ()
     until: tuple[str, ...] = ()
     rejected: bool = False

@@ -3,7 +3,7 @@
 from nvproxy_model.fields import CStruct, NvU8, NvU32, UserPointer, char, since
 from nvproxy_model.structs.nvstatuscodes import NV_ERR_INVALID_ARGUMENT
 
-# A NULL among the three asks for none; nvproxy_model.handlers clamps the size and sees to that.
+# A NULL among the three asks for none; nvproxy_model.policy.handlers clamps the size and sees to that.
 _STRING = UserPointer(char, "sizeOfStrings", mode="out", null="forward", late=True)
 
 NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS = CStruct(

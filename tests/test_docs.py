@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import ROOT
+
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 INSTALL = re.compile(r"python3 -m venv .* && \.venv/bin/(.*)")
 """The two install commands are .ci/run's to run, in fresh clones; here only what they end in, unless that is pytest."""

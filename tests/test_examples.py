@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import runpy
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+from tests import ROOT
+
+EXAMPLES = ROOT / "examples"
 
 
 def test_every_example_is_run_here() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import ROOT
+
 LINKS = {"structs": "../structs", "tools": "../tools", "driver_versions.yaml": "../driver_versions.yaml"}
 
 
@@ -55,7 +56,7 @@ def test_the_wheel(distributions: Path) -> None:
         "nvproxy_model/tools/driver_differ.py",
         "nvproxy_model/driver_versions.yaml",
         "nvproxy_model/drivers/facts.json.xz",
-        "nvproxy_model/drivers/report.html.jinja",
+        "nvproxy_model/drivers/render/report.html.jinja",
         "nvproxy_model/py.typed",
     ):
         assert wanted in names

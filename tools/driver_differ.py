@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 
 from nvproxy_model.tools.command import run
-from nvproxy_model.tools.differ_cli import EXIT
+from nvproxy_model.tools.differ.shared import EXIT
 
 __all__ = ["main"]
 
 SUBCOMMANDS = ("check", "diff", "history", "layout", "audit", "place", "compat", "gvisor", "pin", "report", "record")
-"""Each is a module ``differ_<name>`` beside this one, with ``add_parser(subparsers)`` that sets ``func``."""
+"""Each is a module of `nvproxy_model.tools.differ` with ``add_parser(subparsers)`` that sets ``func``."""
 
 EPILOG = f"""\
 examples:
@@ -28,7 +28,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    return run("nvproxy-differ", __doc__, EPILOG, {name: f"differ_{name}" for name in SUBCOMMANDS}, argv)
+    return run("nvproxy-differ", __doc__, EPILOG, {name: f"differ.{name}" for name in SUBCOMMANDS}, argv)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from nvproxy_model.drivers.headers import Wanted
+from nvproxy_model.drivers.parsing.headers import Wanted
 from nvproxy_model.drivers.release import LayoutTable, Release, natural
 from nvproxy_model.errors import SourceError, UnknownDriverVersion
 from nvproxy_model.layout import Layout

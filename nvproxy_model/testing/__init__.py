@@ -4,6 +4,6 @@ Hypothesis strategies are in `nvproxy_model.testing.strategies`, which alone nee
 """
 
 from nvproxy_model.testing.conform import Memory
-from nvproxy_model.testing.fake_driver import FakeDriver
+from nvproxy_model.testing.driver.driver import FakeDriver
 
 __all__ = ["FakeDriver", "Memory"]

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from nvproxy_model.errors import MemoryFault, NvproxyError
-from nvproxy_model.policy import Policy
-from nvproxy_model.ports import Buffer, File, Files, Pages
-from nvproxy_model.session import Session
+from nvproxy_model.policy.policy import Policy
+from nvproxy_model.session.ports import Buffer, File, Files, Pages
+from nvproxy_model.session.session import Session
 
 __all__ = ["Failure", "Memory", "ScriptedHost", "VectorsError", "load", "replay"]
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from nvproxy_model.decide import plan
 from nvproxy_model.fields import CStruct, Fd, Handle, OpaquePointer, UserPointer
-from nvproxy_model.policy import Policy
+from nvproxy_model.policy.decide import plan
+from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import Rule
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
 

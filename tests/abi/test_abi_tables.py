@@ -6,7 +6,6 @@ import json
 import lzma
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,8 +18,8 @@ from nvproxy_model.drivers.release import control_struct
 from nvproxy_model.fields import CStruct, Fd, Handle, OpaquePointer, UserPointer
 from nvproxy_model.rules import Rule, active
 from nvproxy_model.versions import DriverVersion
+from tests import DATA
 
-DATA = Path(__file__).parents[1] / "data"
 TREE = versions.load()
 NODES = list(TREE.values())
 RECORDED = facts.load()

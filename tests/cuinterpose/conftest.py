@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from share_library import Library, build
-from shim_world import ROOT, SANITIZE, Command, Toolchain, World, build_world, need
+
+from tests import ROOT
+from tests.cuinterpose.share_library import Library, build
+from tests.cuinterpose.shim_world import SANITIZE, Command, Toolchain, World, build_world, need
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shim_world import ROOT, Toolchain
-
 from cuinterpose.frame import Frame, Status
 from cuinterpose.ticket import F_ADD_SEALS, MFD_ALLOW_SEALING, MFD_CLOEXEC, SEALS, Kind, Ticket, Verdict
+from tests import ROOT
+from tests.cuinterpose.shim_world import Toolchain
 
 SOURCES = [ROOT / "cuinterpose" / "src" / f"{name}.c" for name in ("ticket", "frame", "peer", "endpoint")]
 VERDICTS = (Verdict.NOT_A_TICKET, Verdict.TICKET, Verdict.BAD)

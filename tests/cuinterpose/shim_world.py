@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 NATIVE = Path(__file__).parent / "native"
 DRIVERS = {"12.0": 12000, "12.2": 12020, "13.0": 13000, "13.1": 13010}
 RUNTIMES = {"libcudart.so.11.0": 11080, "libcudart.so.12": 12060, "libcudart.so.13": 13000}

@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from shim_world import DRIVERS, Command, World
 
 from cuinterpose import surface
+from tests import ROOT
+from tests.cuinterpose.shim_world import DRIVERS, Command, World
 
 REAL = "NVPROXY_LIBCUDA"
 
@@ -185,7 +186,7 @@ def test_text_output(command: Command) -> None:
 
 
 def test_surface_is_the_shims(plain: World) -> None:
-    header = (Path(__file__).parents[2] / "cuinterpose" / "src" / "surface.h").read_text()
+    header = (ROOT / "cuinterpose" / "src" / "surface.h").read_text()
     for name in (*surface.DRIVER, *surface.RUNTIME):
         assert f"X({name}," in header
     assert list(surface.DRIVER) == sorted(surface.DRIVER)

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from share_library import Library, memfd, open_descriptors
-from shim_world import Command
 
 from cuinterpose import cli, coordinator, remote, surface
 from cuinterpose.endpoint import Endpoint, Refusal
 from cuinterpose.frame import Status
 from cuinterpose.remote_fd import descriptor_of
 from cuinterpose.ticket import Kind, Ticket, create, new_identity
+from tests.cuinterpose.share_library import Library, memfd, open_descriptors
+from tests.cuinterpose.shim_world import Command
 
 MAPPER = """
 import mmap, sys

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shim_world import Command
 
 from cuinterpose import elf, launcher
+from tests.cuinterpose.shim_world import Command
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:

@@ -9,9 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from shim_world import ROOT, World, build_shim
 
 from cuinterpose import surface
+from tests import ROOT
+from tests.cuinterpose.shim_world import World, build_shim
 
 EXPORTS_OF_RUNTIME = {
     f"cudaGetDriverEntryPoint{form}@libcudart.so.{generation}"

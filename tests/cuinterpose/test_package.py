@@ -12,9 +12,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from shim_world import ROOT, need
 
-NATIVE = {"cuinterpose/libcuinterpose.so", "cuinterpose/libcuprobe.so", "nvproxy_model/trace/librecorder.so"}
+from tests import ROOT
+from tests.cuinterpose.shim_world import need
+
+NATIVE = {"cuinterpose/libcuinterpose.so", "cuinterpose/libcuprobe.so", "nvproxy_model/trace/record/librecorder.so"}
 
 
 @pytest.fixture(scope="module")

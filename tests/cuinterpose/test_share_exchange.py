@@ -22,13 +22,13 @@ from typing import Protocol
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from share_library import SOURCES, Library, open_descriptors
 
 from cuinterpose import frame
 from cuinterpose.directory import directory
 from cuinterpose.endpoint import Endpoint, Refusal, export, identify
 from cuinterpose.frame import NOBODY, REPLY, Frame, Op, ProtocolError, Status
 from cuinterpose.ticket import Kind, Ticket, new_identity
+from tests.cuinterpose.share_library import SOURCES, Library, open_descriptors
 
 PARTICIPANT, RESOURCE, MULTICAST = (bytes([n]) * 16 for n in (1, 2, 3))
 BUSY, REFUSED, OUT = (bytes([n]) * 16 for n in (4, 5, 6))

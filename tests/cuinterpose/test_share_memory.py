@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from share_library import SOURCES
-from shim_world import NATIVE, ROOT, World
+
+from tests import ROOT
+from tests.cuinterpose.share_library import SOURCES
+from tests.cuinterpose.shim_world import NATIVE, World
 
 
 @pytest.mark.parametrize("flavour", ["plain", "sanitized"])

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from share_library import build
-from shim_world import World
+
+from tests.cuinterpose.share_library import build
+from tests.cuinterpose.shim_world import World
 
 
 @pytest.mark.parametrize("name", ["ticket", "exchange"])

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from share_library import Library, memfd, open_descriptors
 
 from cuinterpose.ticket import (
     ENDPOINT_MAX,
@@ -35,6 +34,7 @@ from cuinterpose.ticket import (
     decode,
     new_identity,
 )
+from tests.cuinterpose.share_library import Library, memfd, open_descriptors
 
 TICKET = Ticket(Kind.UNICAST, bytes(range(1, 17)), bytes(range(101, 117)), "/run/user/0/cui/a")
 identities = st.binary(min_size=16, max_size=16).filter(any)

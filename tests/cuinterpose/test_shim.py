@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from shim_world import DRIVERS, World
+
+from tests.cuinterpose.shim_world import DRIVERS, World
 
 NEWEST = "13.1"
 WITHOUT_MULTICAST = "12.0"

@@ -9,7 +9,11 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from nvproxy_model.drivers.headers import SDK, UVM
+from nvproxy_model.drivers.parsing.headers import SDK, UVM
+from tests import ROOT
+
+ENVIRONMENT = {"NVPROXY_CACHE_DIR": "", "PYTHONPATH": str(ROOT)}
+"""For a command in a process of its own: this checkout, and no cache."""
 
 TYPES = """\
 #ifndef T

@@ -8,15 +8,16 @@ import os
 from pathlib import Path
 
 import pytest
-import tinygrad_tables
-from driver_world import repository, tree
 
-from nvproxy_model.drivers import facts, history
-from nvproxy_model.drivers.compare import Comparison, compare_releases, entries
+from nvproxy_model.drivers import facts
+from nvproxy_model.drivers.compare import history
+from nvproxy_model.drivers.compare.findings import Comparison, compare_releases, entries
 from nvproxy_model.drivers.facts import Facts, load, nearest_names, record
 from nvproxy_model.drivers.release import control_struct
 from nvproxy_model.drivers.sources import open_source
 from nvproxy_model.errors import SourceError, UnknownDriverVersion
+from tests.drivers import tinygrad_tables
+from tests.drivers.driver_world import repository, tree
 
 FACTS = load()
 

@@ -10,7 +10,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-EXTRACT = Path(__file__).parents[1] / "data" / "tinygrad_structs.json.xz"
+from tests import DATA
+
+EXTRACT = DATA / "tinygrad_structs.json.xz"
 RELEASES = {"nv_570": "570.86.16", "nv_580": "580.105.08", "nv_610": "610.43.03"}
 """Module -> the release whose headers it was generated from, by the archive that tinygrad/runtime/autogen names."""
 
@@ -75,7 +77,7 @@ def read(wheel: Path) -> dict[str, tuple[dict[str, tuple[int, dict[str, int]]], 
 
 def extract(wheel: Path) -> None:
     """Write the extract that the tests carry: what the model names, of each release."""
-    from nvproxy_model.drivers import model
+    from nvproxy_model.drivers.compare import model
 
     wanted = model.names()
     tables: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from nvproxy_model import Files, Policy, Result, Session
 from nvproxy_model.fields import CStruct
-from nvproxy_model.ports import Buffer, File, Host
+from nvproxy_model.session.ports import Buffer, File, Host
 from nvproxy_model.structs.nvos import (
     NVOS00_PARAMETERS,
     NVOS21_PARAMETERS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from session_world import PARAMS, World, fill
 
 from nvproxy_model import Why
 from nvproxy_model.abi import constants as nv
@@ -14,6 +13,7 @@ from nvproxy_model.structs.ctrl2080gr import (
     NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_V2_PARAMS,
 )
 from nvproxy_model.structs.nvos import NV_MEMORY_ALLOCATION_PARAMS
+from tests.session.session_world import PARAMS, World, fill
 
 FECS_BIND, FECS_BIND_V2, VIDEO_BIND = 0x20801231, 0x20801238, 0x20800309
 HEADER, RECORD, DEVICE, SUBDEVICE, BUFFER = 0x20, 0x21, 0x10, 0x11, 0x30

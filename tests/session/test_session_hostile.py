@@ -9,12 +9,12 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from session_world import ARG, END, PARAMS, SPARE, World, request
 
 from nvproxy_model import Policy
 from nvproxy_model.fields import CStruct
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.testing.strategies import GuestCall, calls, garbage
+from tests.session.session_world import ARG, END, PARAMS, SPARE, World, request
 
 VERSIONS = ["535.104.05", "550.90.12", "580.159.04", "590.48.01", "620.06.00"]
 CAPS = ["compute,utility", "all,profiling,rdma,fabric-imex-mgmt", "profiling", ""]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from session_world import PARAMS, World, fill
 
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS
@@ -18,6 +17,7 @@ from nvproxy_model.structs.nvos import (
     NV_MEMORY_ALLOCATION_PARAMS,
     NV_VASPACE_ALLOCATION_PARAMETERS,
 )
+from tests.session.session_world import PARAMS, World, fill
 
 VASPACE, GROUP, SHARE = 0x90F1, 0xA06C, 0x9067
 READ_ONLY = 0x400000

@@ -6,11 +6,11 @@ import errno
 import struct
 
 import pytest
-from session_world import World, fill, request
 
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS
 from nvproxy_model.structs.nvos import NV_MEMORY_ALLOCATION_PARAMS
+from tests.session.session_world import World, fill, request
 
 HEADER, RECORD, BUFFER, COPY = 0x20, 0x21, 0x30, 0x40
 

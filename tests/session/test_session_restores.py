@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from session_world import ADDRESS_MARK, ARG, END, FD_MARK, PARAMS, SPARE, Addressing, host_fd, request
 
 from nvproxy_model import Files, Policy, Session, versions
-from nvproxy_model.decide import plan
 from nvproxy_model.fields import CStruct, Fd, Handle, OpaquePointer, UserPointer
-from nvproxy_model.ports import Buffer, File, Pages
+from nvproxy_model.policy.decide import plan
 from nvproxy_model.rules import Rule
+from nvproxy_model.session.ports import Buffer, File, Pages
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.testing import Memory
+from tests.session.session_world import ADDRESS_MARK, ARG, END, FD_MARK, PARAMS, SPARE, Addressing, host_fd, request
 
 CAPS = "all,profiling,rdma,fabric-imex-mgmt"
 GUEST_FDS = {"frontend": 3, "uvm": 4, "open-only": 5, "dma-buf": 6}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nvproxy_model import Buffer, File, Files, MemoryFault, Policy, Session
-from nvproxy_model.objects import Graph
+from nvproxy_model.session.objects import Graph
 from nvproxy_model.structs.nvos import NVOS32_PARAMETERS
 from nvproxy_model.testing import Memory
 

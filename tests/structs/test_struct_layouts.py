@@ -16,8 +16,8 @@ from nvproxy_model.drivers import facts
 from nvproxy_model.fields import CStruct, CUnion, Fd, OpaquePointer, Role, Status, UserPointer
 from nvproxy_model.layout import Layout
 from nvproxy_model.versions import DriverVersion
+from tests import DATA
 
-DATA = Path(__file__).parents[1] / "data"
 TREE = versions.load()
 RECORDED = facts.load()
 CHECKABLE = [node for node in TREE.values() if node.name in RECORDED.versions]

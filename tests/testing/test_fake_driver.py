@@ -11,10 +11,11 @@ import pytest
 from nvproxy_model import UnknownDriverVersion, versions
 from nvproxy_model.abi import ALLOC
 from nvproxy_model.fields import CStruct
-from nvproxy_model.ports import Buffer
+from nvproxy_model.session.ports import Buffer
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS as PARAMS
 from nvproxy_model.structs.nvos import NV_MEMORY_ALLOCATION_PARAMS
-from nvproxy_model.testing import FakeDriver, classes
+from nvproxy_model.testing import FakeDriver
+from nvproxy_model.testing.driver import classes
 
 READ_ONLY = 0x400000
 CTL = 4

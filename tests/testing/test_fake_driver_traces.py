@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from nvproxy_model.decide import plan
 from nvproxy_model.fields import CStruct
-from nvproxy_model.ports import Buffer
+from nvproxy_model.policy.decide import plan
+from nvproxy_model.session.ports import Buffer
 from nvproxy_model.structs.nvos import NVOS54_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.testing import FakeDriver
+from tests import TRACES
 
-TRACES = sorted((Path(__file__).parents[1] / "data" / "traces").glob("*.jsonl.gz"))
+RECORDED = sorted(TRACES.glob("*.jsonl.gz"))
 VERSION = "580.159.04"
 POINTER = 16
 """Where both NVOS54 and NVOS64 have the pointer to their parameters."""
@@ -87,7 +88,7 @@ class _Replay:
             self.handles[answered[handle : handle + 4]] = bytes(arg.data[handle : handle + 4])
 
 
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.partition(".")[0])
 def test_statuses_are_the_drivers(path: Path) -> None:
     replay = _Replay()
     for record in _records(path):
@@ -106,5 +107,5 @@ def test_statuses_are_the_drivers(path: Path) -> None:
 
 
 def test_there_are_traces() -> None:
-    assert len(TRACES) >= 10
+    assert len(RECORDED) >= 10
     assert NVOS54_PARAMETERS.field("params").offset == NVOS64_PARAMETERS.field("pAllocParms").offset == POINTER

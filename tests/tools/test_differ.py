@@ -13,10 +13,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from differ_world import ENVIRONMENT, repository, tree, write
 
-from nvproxy_model.drivers.compare import CLASSES, KINDS
+from nvproxy_model.drivers.compare.findings import CLASSES, KINDS
 from nvproxy_model.tools import driver_differ
+from tests.drivers.driver_world import ENVIRONMENT, git, repository, tree, write
 
 
 def differ(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -201,7 +201,6 @@ def test_check_of_a_tree_outside_the_table(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_record_of_a_repository(tmp_path: Path, repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from differ_world import git
 
     git(repo, "tag", "-d", "580.1.1")
     for name in ("a.xz", "b.xz"):

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvproxy_model import Policy, versions
-from nvproxy_model.tools import policy_names
 from nvproxy_model.tools.policy import main
-from nvproxy_model.tools.policy_names import Call
-from nvproxy_model.tools.policy_upstream import driver, gvisor, place
+from nvproxy_model.tools.policy import names as policy_names
+from nvproxy_model.tools.policy.names import Call
+from nvproxy_model.tools.policy.upstream import driver, gvisor, place
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
 VECTORS = DATA / "nvproxy_vectors.json.xz"
 TREE = versions.load()

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from nvproxy_model.tools import trace as cli
-from nvproxy_model.tools.trace_decode import text as decoded_text
-from nvproxy_model.trace import record as launcher
+from nvproxy_model.tools.trace.decode import text as decoded_text
+from nvproxy_model.trace.record import preload as launcher
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 TRACES = ROOT / "tests" / "data" / "traces"
 SMI = str(TRACES / "nvidia-smi.jsonl.gz")
 TORCH = str(TRACES / "torch-matmul.jsonl.gz")
@@ -347,7 +347,7 @@ def test_a_spool_that_is_left_is_imported(run: Run, tmp_path: Path, recorder: Pa
 
 
 def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nvproxy_model.tools.trace_cli import bold
+    from nvproxy_model.tools.trace.shared import bold
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvproxy_model.trace.catalog import Catalog
+from nvproxy_model.trace.decode.catalog import Catalog
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

@@ -7,10 +7,12 @@ import itertools
 from collections.abc import Callable
 
 from nvproxy_model.trace import format as fmt
-from nvproxy_model.trace import sandbox_logs, spool, strace
-from nvproxy_model.trace.catalog import Catalog
-from nvproxy_model.trace.decode import Decoder
+from nvproxy_model.trace.decode.catalog import Catalog
+from nvproxy_model.trace.decode.decoder import Decoder
+from nvproxy_model.trace.logs import nvproxy as sandbox_logs
+from nvproxy_model.trace.logs import strace
 from nvproxy_model.trace.reader import Problems, lines, parse
+from nvproxy_model.trace.record import spool
 
 _catalog: list[Catalog] = []
 

@@ -10,7 +10,7 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["nvproxy_model.trace"]):
-    from fuzz import TARGETS
+    from tests.trace.fuzz import TARGETS
 
 
 def main() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import pytest
-from fuzz import TARGETS
 from hypothesis import given
 from hypothesis import strategies as st
 
-TRACES = Path(__file__).resolve().parent.parent / "data" / "traces"
+from tests import TRACES
+from tests.trace.fuzz import TARGETS
+
 SEEDS = {
     "trace": gzip.decompress((TRACES / "nvml-events.jsonl.gz").read_bytes())[:6000],
     "strace_log": b'[pid 7] openat(AT_FDCWD, "/dev/nvidiactl", O_RDWR) = 3\n[pid 7] ioctl(3, 0xc020462a <unfinished ...>\n',

@@ -1,0 +1,1 @@
+"""From the driver's headers to layouts and constants, in confined processes."""

@@ -1,0 +1,1 @@
+"""Findings and histories for people and services: text, Markdown, SARIF, HTML, pictures."""

@@ -1,0 +1,259 @@
+"""Layouts of many structs over all releases, as a grid: what the report's heat map, and the picture in the README, show.
+
+Rows are structs. Columns are runs: releases that follow each other in the tree and agree on every shown struct. A cell
+is the identity of the struct's layout there, so that a return to an older layout is seen as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nvproxy_model.drivers.compare.findings import Finding, compare_constants, compare_layouts, verdict
+from nvproxy_model.drivers.release import Release, natural
+from nvproxy_model.layout import Layout
+
+__all__ = ["ABSENT", "UNCHECKED", "Change", "HeatMap", "Row", "Run", "build"]
+
+ABSENT = -1
+"""The release has no such struct."""
+UNCHECKED = -2
+"""There is no public source of the release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A column: ``releases`` agree on every row. ``parent`` is the index of the run that the first one descends from."""
+
+    releases: tuple[str, ...]
+    parent: int | None
+    checked: bool
+
+    @property
+    def first(self) -> str:
+        return self.releases[0]
+
+    @property
+    def branch(self) -> str:
+        """The first number of the first release."""
+        return self.first.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A struct: its distinct layouts in order of appearance, and one of their indices, ABSENT or UNCHECKED for each run."""
+
+    name: str
+    layouts: tuple[Layout, ...]
+    cells: tuple[int, ...]
+
+    @property
+    def changes(self) -> bool:
+        """Whether any two checked runs differ."""
+        return len({cell for cell in self.cells if cell != UNCHECKED}) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a release changed in one struct, or in the constants (``name`` empty), since the one that it descends from."""
+
+    run: int
+    version: str
+    name: str
+    before: int
+    after: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def breaking(self) -> bool:
+        return verdict(self.findings) == "breaking"
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """The grid. ``changes`` are in order of runs, then rows."""
+
+    runs: tuple[Run, ...]
+    rows: tuple[Row, ...]
+    changes: tuple[Change, ...]
+    constants: int
+
+    def above(self, run: int) -> int | None:
+        """The nearest checked run that this one descends from."""
+        parent = self.runs[run].parent
+        while parent is not None and not self.runs[parent].checked:
+            parent = self.runs[parent].parent
+        return parent
+
+    def origin(self, row: Row, run: int) -> int:
+        """The layout that the run's own came from: the last other one above it, or ABSENT."""
+        here: int | None = run
+        while here is not None:
+            if row.cells[here] not in (row.cells[run], UNCHECKED):
+                return row.cells[here]
+            here = self.runs[here].parent
+        return ABSENT
+
+    def first_break(self, name: str) -> Change | None:
+        """The first breaking change of a struct, in order of runs."""
+        return next((change for change in self.changes if change.name == name and change.breaking), None)
+
+
+def build(
+    read: Mapping[str, Release],
+    parent: Callable[[str], str | None],
+    structs: Iterable[str],
+    constants: Iterable[str] = (),
+    unchecked: Mapping[str, str | None] | None = None,
+    fds: Mapping[str, Iterable[str]] | None = None,
+) -> HeatMap:
+    """The grid of ``structs`` over the releases that were read.
+
+    ``parent`` gives a release's parent, whether that was read or not. ``unchecked``: releases without a source -> their
+    parent. ``fds``: struct -> paths that are file descriptors. Structs that no release has are left out.
+    """
+    unchecked = unchecked or {}
+    shown = [*read, *unchecked]
+    above = {**{version: parent(version) for version in read}, **unchecked}
+    parents = {version: _nearest(version, above, parent) for version in shown}
+    order = _preorder(parents)
+    identities = [_Identities(name) for name in sorted(set(structs))]
+    columns: dict[str, tuple[int, ...]] = {}
+    for version in order:
+        if version in read:
+            columns[version] = tuple(row.identify(read[version].structs.get(row.name)) for row in identities)
+        else:
+            columns[version] = (UNCHECKED,) * len(identities)
+    runs = _runs(order, parents, columns, read.keys())
+    rows = tuple(
+        Row(row.name, tuple(row.layouts), tuple(columns[run.first][index] for run in runs))
+        for index, row in enumerate(identities)
+        if row.layouts
+    )
+    names = sorted(set(constants))
+    grid = HeatMap(runs, rows, (), len(names))
+    changes = sorted(_changes(grid, read, names, parents, fds or {}), key=lambda change: change.run)
+    return HeatMap(runs, rows, tuple(changes), len(names))
+
+
+class _Identities:
+    """The layouts that a struct has had; another spelling of a type is no other layout."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.layouts: list[Layout] = []
+        self._seen: dict[int, tuple[Layout, int]] = {}
+
+    def identify(self, layout: Layout | None) -> int:
+        if layout is None:
+            return ABSENT
+        known = self._seen.get(id(layout))  # recorded facts hand out one object for equal layouts
+        if known is None:
+            same = (index for index, old in enumerate(self.layouts) if not _differs(self.name, old, layout))
+            index = next(same, len(self.layouts))
+            if index == len(self.layouts):
+                self.layouts.append(layout)
+            known = self._seen[id(layout)] = layout, index
+        return known[1]
+
+
+def _differs(name: str, old: Layout, new: Layout) -> bool:
+    return bool(compare_layouts(name, old, new, spelling=False))
+
+
+def _nearest(version: str, known: Mapping[str, str | None], parent: Callable[[str], str | None]) -> str | None:
+    """The nearest shown release above one."""
+    above = known[version]
+    while above is not None and above not in known:
+        above = parent(above)
+    return above
+
+
+def _preorder(parents: Mapping[str, str | None]) -> list[str]:
+    """Parents first, a branch in one piece; of several branches the one that goes on to the newest release comes last."""
+    children: dict[str | None, list[str]] = {}
+    newest = {version: natural(version) for version in parents}
+    for version in parents:
+        above: str | None = version
+        while above is not None:
+            newest[above] = max(newest[above], natural(version))
+            above = parents[above]
+        children.setdefault(parents[version], []).append(version)
+    order: list[str] = []
+    stack = sorted(children.get(None, ()), key=newest.__getitem__, reverse=True)
+    while stack:
+        version = stack.pop()
+        order.append(version)
+        stack += sorted(children.get(version, ()), key=newest.__getitem__, reverse=True)
+    return order
+
+
+def _runs(
+    order: Sequence[str],
+    parents: Mapping[str, str | None],
+    columns: Mapping[str, tuple[int, ...]],
+    checked: Iterable[str],
+) -> tuple[Run, ...]:
+    """Neighbours in the order that agree and hang together: each but the first descends from one of its own run."""
+    checked = set(checked)
+    groups: list[list[str]] = []
+    home: dict[str, int] = {}
+    for version in order:
+        parent = parents[version]
+        head = groups[-1][0] if groups else ""
+        agree = groups and columns[head] == columns[version] and (head in checked) == (version in checked)
+        if agree and parent is not None and home[parent] == len(groups) - 1:
+            groups[-1].append(version)
+        else:
+            groups.append([version])
+        home[version] = len(groups) - 1
+    return tuple(
+        Run(tuple(group), home[above] if (above := parents[group[0]]) is not None else None, group[0] in checked)
+        for group in groups
+    )
+
+
+def _changes(
+    grid: HeatMap,
+    read: Mapping[str, Release],
+    constants: Sequence[str],
+    parents: Mapping[str, str | None],
+    fds: Mapping[str, Iterable[str]],
+) -> Iterator[Change]:
+    for index, run in enumerate(grid.runs):
+        above = grid.above(index)
+        if not run.checked or above is None:
+            continue
+        for row in grid.rows:
+            before, after = row.cells[above], row.cells[index]
+            if before != after:
+                yield Change(
+                    index, run.first, row.name, before, after, _findings(row, before, after, fds.get(row.name, ()))
+                )
+    if constants:
+        yield from _constant_changes(grid, read, constants, parents)
+
+
+def _findings(row: Row, before: int, after: int, fds: Iterable[str]) -> tuple[Finding, ...]:
+    if before == ABSENT:
+        new = row.layouts[after]
+        return (Finding("struct-added", row.name, f"{new.kind} of {new.size} bytes", None, new.size, "added"),)
+    old = row.layouts[before]
+    if after == ABSENT:
+        return (Finding("struct-removed", row.name, f"{old.kind} of {old.size} bytes", old.size, None, "removed"),)
+    return tuple(compare_layouts(row.name, old, row.layouts[after], tuple(fds), spelling=False))
+
+
+def _constant_changes(
+    grid: HeatMap, read: Mapping[str, Release], constants: Sequence[str], parents: Mapping[str, str | None]
+) -> Iterator[Change]:
+    """Runs are made by layouts alone, so each release is compared with the nearest checked one above it."""
+    values = {version: tuple(release.constants.get(name) for name in constants) for version, release in read.items()}
+    for index, run in enumerate(grid.runs):
+        for version in run.releases if run.checked else ():
+            above = parents[version]
+            while above is not None and above not in read:
+                above = parents[above]
+            if above is not None and values[above] != values[version]:
+                found = compare_constants(read[above], read[version], constants)
+                yield Change(index, version, "", ABSENT, ABSENT, tuple(found))

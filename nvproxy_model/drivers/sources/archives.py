@@ -1,0 +1,161 @@
+"""Tar archives of driver trees, read once as a stream: bounded, links and members outside the root refused."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import tarfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, cast
+
+from nvproxy_model.drivers.parsing import headers
+from nvproxy_model.drivers.sources.source import MAX_HEADER, MAX_HEADERS, TreeSource, by_version, wanted_file
+from nvproxy_model.errors import SourceError
+
+__all__ = ["ArchiveSource"]
+
+MAX_UNPACKED = 1 << 30
+"""Bytes that an archive may unpack to; a release has about 150 million."""
+MAX_MEMBERS = 200_000
+MAX_TREES = 256
+MAX_EXTENSION = 1 << 20
+
+_OPENERS: tuple[tuple[bytes, Any], ...] = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
+_MARK = re.compile(
+    "/(?=(?:" + "|".join(re.escape(d) for d in headers.ABI_DIRECTORIES) + f")/|{re.escape(headers.EMBEDDED)}$)"
+)
+
+
+class _Bounded(io.RawIOBase):
+    """The unpacked stream, up to MAX_UNPACKED; it remembers whether it ended in the zeros that end every tar archive."""
+
+    def __init__(self, stream: IO[bytes], path: Path) -> None:
+        self._stream = stream
+        self._path = path
+        self._total = 0
+        self.last = b""
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._stream.read(min(size, 1 << 20) if size >= 0 else 1 << 20)
+        self._total += len(data)
+        if self._total > MAX_UNPACKED:
+            raise SourceError(f"{self._path}: unpacks to more than {MAX_UNPACKED >> 30} GiB")
+        if data:
+            self.last = (self.last + data)[-512:]
+        return data
+
+
+class _Member(tarfile.TarInfo):
+    """A header block. Names and attributes that travel in blocks of their own are bounded before tarfile reads them."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        member = super().frombuf(buf, encoding, errors)
+        extensions = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, *b"xgX")
+        if (member.type in extensions or member.type[0] in extensions) and member.size > MAX_EXTENSION:
+            raise SourceError(f"an extended header of {member.size} bytes")
+        return member
+
+
+class ArchiveSource(TreeSource):
+    """A tar archive (plain, gzip, bzip2 or xz) of one tree, or of one folder per version."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            trees = _read(path)
+        except SourceError as error:
+            text = str(error)
+            raise SourceError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+        except OSError as error:
+            raise SourceError(f"{path}: {error.strerror or error}") from None
+        except (
+            EOFError,
+            tarfile.TarError,
+            zlib.error,
+            lzma.LZMAError,
+            UnicodeError,
+            ValueError,
+            OverflowError,
+        ) as error:
+            raise SourceError(f"{path}: truncated or not a tar archive: {error}") from None
+        except RecursionError:
+            raise SourceError(f"{path}: extended headers without end") from None
+        if not trees:
+            raise SourceError(f"{path}: no {headers.SDK} in it: not a driver source archive")
+        self._trees = by_version(path, ((name, tree.pop("version.mk", None), tree) for name, tree in trees.items()))
+        super().__init__(path, self._trees)
+
+    def tree(self, version: str) -> Mapping[str, bytes]:
+        return self._trees[version]
+
+    def content(self, version: str, path: str) -> bytes:
+        return self._trees[version][path]
+
+
+def _read(path: Path) -> dict[str, dict[str, bytes]]:
+    trees: dict[str, dict[str, bytes]] = {}
+    makefiles: dict[str, bytes] = {}
+    total = 0
+    with path.open("rb") as raw:
+        start = raw.read(6)
+        raw.seek(0)
+        opener = next((opener for magic, opener in _OPENERS if start.startswith(magic)), None)
+        with opener(raw) if opener else raw as unpacked:
+            stream = _Bounded(unpacked, path)
+            with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", tarinfo=_Member) as archive:
+                for count, member in enumerate(archive):
+                    if count >= MAX_MEMBERS:
+                        raise SourceError(f"{path}: more than {MAX_MEMBERS} members")
+                    archive.members = []  # type: ignore[attr-defined]  # a stream is read once; do not keep them all
+                    name = member.name.removeprefix("./")
+                    if name.startswith("/") or ".." in name.split("/"):
+                        raise SourceError(f"{path}: member {member.name!r} is outside the archive's root")
+                    if member.issym() or member.islnk():
+                        raise SourceError(
+                            f"{path}: member {member.name!r} is a link to {member.linkname!r}; links are refused"
+                        )
+                    if not member.isreg():
+                        if member.isdir():
+                            continue
+                        raise SourceError(f"{path}: member {member.name!r} is neither a file nor a directory")
+                    mark = _MARK.search("/" + name)
+                    if name.rpartition("/")[2] == "version.mk":
+                        root, inner = name.rpartition("/")[0], "version.mk"
+                    elif mark is None:
+                        continue
+                    else:
+                        root, inner = name[: max(mark.start() - 1, 0)], name[mark.end() - 1 :]
+                    if inner != "version.mk" and not wanted_file(inner):
+                        continue
+                    if member.size > MAX_HEADER:
+                        raise SourceError(
+                            f"{path}: member {member.name!r} has {member.size} bytes; a header has at most {MAX_HEADER}"
+                        )
+                    file = archive.extractfile(member)
+                    content = b"" if file is None else file.read()
+                    total += len(content)
+                    if total > MAX_HEADERS * 4:
+                        raise SourceError(f"{path}: more than {MAX_HEADERS * 4 >> 20} MiB of headers")
+                    if inner == "version.mk":
+                        makefiles[root] = content
+                        continue
+                    if inner in trees.setdefault(root, {}):
+                        raise SourceError(f"{path}: member {member.name!r} is there twice")
+                    trees[root][inner] = content
+                    if len(trees) > MAX_TREES:
+                        raise SourceError(f"{path}: more than {MAX_TREES} trees")
+            while stream.read(1 << 20):
+                pass
+            if stream.last.strip(b"\0") or not stream.last:
+                raise SourceError(f"{path}: truncated: the archive does not end as tar archives do")
+    for root, tree in trees.items():
+        if root in makefiles:
+            tree["version.mk"] = makefiles[root]
+    return {
+        root.rpartition("/")[2] or path.name: tree for root, tree in trees.items() if f"{headers.SDK}/nvos.h" in tree
+    }

@@ -1,0 +1,385 @@
+"""Git repositories of the driver, read without trusting them.
+
+git runs in a directory of our own that borrows the repository's objects and refs: its configuration, hooks, grafts,
+replace refs, filters and remotes are never looked at, so nothing in it is executed and nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from nvproxy_model.drivers.parsing import headers
+from nvproxy_model.drivers.release import natural
+from nvproxy_model.drivers.sources.source import MAX_DEPTH, MAX_FILES, MAX_HEADER, MAX_HEADERS, Source
+from nvproxy_model.errors import SourceError
+
+__all__ = ["Objects", "RepositorySource", "git_directory"]
+
+MAX_TAGS = 20_000
+MAX_COMMITS = 500_000
+GIT_MEMORY = 4 << 30
+GIT_SECONDS = 300
+GIT_ANSWER = 120
+"""Seconds of waiting for one answer."""
+_RELEASE = re.compile(r"\d+(?:\.\d+)+")
+_HEX = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+def git_directory(path: Path) -> Path | None:
+    """The directory with the objects and refs of a repository, work tree or linked work tree; None if it is none."""
+    candidate = path
+    if os.path.lexists(path / ".git"):
+        candidate = path / ".git"
+        if candidate.is_symlink():
+            raise SourceError(f"{candidate}: a symbolic link; links are not followed")
+        if candidate.is_file():
+            with candidate.open("rb") as file:
+                text = file.read(4096).decode("utf-8", "replace")
+            if not text.startswith("gitdir: "):
+                raise SourceError(f"{candidate}: not a gitdir file")
+            candidate = path / text.removeprefix("gitdir: ").strip()
+    if not (candidate / "HEAD").is_file():
+        return None
+    common = candidate / "commondir"
+    if common.is_file():
+        with common.open("rb") as file:
+            candidate = candidate / file.read(4096).decode("utf-8", "replace").strip()
+    return candidate if (candidate / "objects").is_dir() else None
+
+
+def _limit() -> None:
+    """Bound a git process: an object may unpack to more than any machine has."""
+    resource.setrlimit(resource.RLIMIT_AS, (GIT_MEMORY, GIT_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (GIT_SECONDS, GIT_SECONDS))
+
+
+@contextmanager
+def _deadline(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a git process that neither answers nor ends: an object or a ref may be a fifo."""
+    timer = threading.Timer(GIT_ANSWER, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # the next parser is forked without a thread beside it
+
+
+class Objects:
+    """Commits, trees and blobs of one repository."""
+
+    def __init__(self, path: Path, directory: Path) -> None:
+        self.path = path
+        git = shutil.which("git")
+        if git is None:
+            raise SourceError(
+                f"{path}: a git repository, and there is no git on this machine; name a directory or an archive"
+            )
+        self._git = git
+        if (directory / "shallow").exists():
+            raise SourceError(
+                f"{path}: a shallow clone: its tags and their ancestry are cut off (git fetch --unshallow --tags)"
+            )
+        if (directory / "reftable").exists():
+            raise SourceError(
+                f"{path}: refs in reftable format are not supported (git refs migrate --ref-format=files)"
+            )
+        self._home = tempfile.TemporaryDirectory(prefix="nvproxy-model-git-")
+        home = Path(self._home.name)
+        (home / "HEAD").write_text("ref: refs/heads/none\n")
+        wide = self._wide(directory)
+        (home / "config").write_text(
+            f"[core]\n\trepositoryformatversion = {int(wide)}\n\tbare = true\n\tcommitGraph = false\n"
+            "\tpackedGitWindowSize = 64m\n\tpackedGitLimit = 512m\n\tbigFileThreshold = 16m\n"
+            + ("[extensions]\n\tobjectFormat = sha256\n" if wide else "")
+        )
+        (home / "refs").symlink_to((directory / "refs").resolve())
+        if (directory / "packed-refs").exists():
+            (home / "packed-refs").symlink_to((directory / "packed-refs").resolve())
+        self._environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(home),
+            "LC_ALL": "C",
+            "GIT_DIR": str(home),
+            "GIT_OBJECT_DIRECTORY": str((directory / "objects").resolve()),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_GRAFT_FILE": os.devnull,
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_ALLOW_PROTOCOL": "",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_OPTIONAL_LOCKS": "0",
+        }
+        self._width = 32 if wide else 20
+        self._hash = hashlib.sha256 if wide else hashlib.sha1
+        self._batch: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def _wide(directory: Path) -> bool:
+        """Whether the repository uses SHA-256, which its own configuration says; only this line of it is looked at."""
+        if not (directory / "config").is_file():
+            return False
+        with (directory / "config").open("rb") as file:
+            return re.search(rb"(?mi)^[ \t]*objectformat[ \t]*=[ \t]*sha256[ \t]*$", file.read(1 << 16)) is not None
+
+    def close(self) -> None:
+        if self._batch is not None:
+            self._batch.kill()
+            self._batch.communicate()
+            self._batch = None
+        self._home.cleanup()
+
+    def run(self, *arguments: str, stdin: Iterable[str] = (), limit: int) -> Iterator[str]:
+        """A git command's lines; more than ``limit`` of them is an error."""
+        with tempfile.TemporaryFile() as questions, tempfile.TemporaryFile() as complaints:
+            questions.writelines(f"{line}\n".encode("utf-8", "surrogateescape") for line in stdin)
+            questions.seek(0)
+            with (
+                subprocess.Popen(
+                    [self._git, *arguments],
+                    stdin=questions,
+                    stdout=subprocess.PIPE,
+                    stderr=complaints,
+                    env=self._environment,
+                    preexec_fn=_limit,  # noqa: PLW1509  # no threads run here
+                ) as process,
+                _deadline(process),
+            ):
+                assert process.stdout is not None
+                for count, line in enumerate(process.stdout):
+                    if count >= limit:
+                        process.kill()
+                        raise SourceError(f"{self.path}: git {arguments[0]} answers more than {limit} lines")
+                    yield line.decode("utf-8", "surrogateescape").rstrip("\n")
+            if process.returncode:
+                complaints.seek(0)
+                said = complaints.read(4096).decode("utf-8", "replace").strip() or f"ended with {process.returncode}"
+                raise SourceError(f"{self.path}: git {arguments[0]}: {said.splitlines()[0]}")
+
+    def check(self, names: Iterable[str]) -> Iterator[tuple[str, str] | None]:
+        """(object id, type) of each name, or None for one that is not there."""
+        names = list(names)
+        for line in self.run(
+            "cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=names, limit=len(names) + 1
+        ):
+            oid, _, kind = line.partition(" ")
+            yield (
+                (oid, kind) if _HEX.fullmatch(oid) and kind.isalpha() and kind not in ("missing", "ambiguous") else None
+            )
+
+    def read(self, oids: Iterable[str], kind: str, limit: int = MAX_HEADER) -> dict[str, bytes]:
+        """Contents of objects of one kind, each verified against its id."""
+        wanted = list(dict.fromkeys(oids))
+        found: dict[str, bytes] = {}
+        for start in range(0, len(wanted), 256):  # a pipe holds 64 KiB: 256 questions of 41 or 65 bytes
+            part = wanted[start : start + 256]
+            reader, writer = self._process()
+            assert self._batch is not None
+            with _deadline(self._batch):
+                try:
+                    writer.write("".join(f"{oid}\n" for oid in part).encode())
+                    writer.flush()
+                except BrokenPipeError:
+                    raise SourceError(f"{self.path}: git cat-file died: the repository is damaged") from None
+                for oid in part:
+                    found[oid] = self._one(reader, oid, kind, limit)
+        return found
+
+    def _process(self) -> tuple[IO[bytes], IO[bytes]]:
+        if self._batch is None:
+            self._batch = subprocess.Popen(
+                [self._git, "cat-file", "--batch"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=self._environment,
+                preexec_fn=_limit,  # noqa: PLW1509  # no threads run here
+            )
+        assert self._batch.stdin is not None
+        assert self._batch.stdout is not None
+        return self._batch.stdout, self._batch.stdin
+
+    def _one(self, reader: IO[bytes], oid: str, kind: str, limit: int) -> bytes:
+        head = reader.readline().split()
+        if len(head) == 2:
+            raise SourceError(f"{self.path}: {kind} {oid} is missing (a partial clone? nothing is fetched)")
+        if len(head) != 3:
+            raise SourceError(f"{self.path}: {kind} {oid} cannot be read: the repository is damaged")
+        if int(head[2]) > limit:
+            raise SourceError(f"{self.path}: {kind} {oid} has {int(head[2])} bytes; at most {limit} are read")
+        content = reader.read(int(head[2]))
+        reader.read(1)
+        if head[1].decode() != kind or self._hash(b"%b %d\0" % (head[1], len(content)) + content).hexdigest() != oid:
+            raise SourceError(f"{self.path}: {kind} {oid} is not what its id says: the repository is damaged")
+        return content
+
+    def entries(self, tree: bytes) -> Iterator[tuple[str, bytes, str]]:
+        """(name, mode, object id) of a tree object."""
+        at = 0
+        while at < len(tree):
+            space = tree.index(b" ", at)
+            nul = tree.index(b"\0", space)
+            end = nul + 1 + self._width
+            yield tree[space + 1 : nul].decode("utf-8", "surrogateescape"), tree[at:space], tree[nul + 1 : end].hex()
+            at = end
+
+
+class RepositorySource(Source):
+    """A git repository whose tags are releases; ancestry between tags is ancestry between their commits."""
+
+    ancestry = True
+
+    def __init__(self, path: Path, directory: Path) -> None:
+        super().__init__()
+        self.path = path
+        self._objects = Objects(path, directory)
+        try:
+            self._tags = self._read_tags()
+            if not self._tags:
+                raise SourceError(f"{path}: a git repository without tags; releases are its tags")
+            self._parents: dict[str, str | None] | None = None
+            self._trees: dict[tuple[str, str], dict[str, str]] = {}
+            self._listings: dict[tuple[str, ...], Mapping[str, str]] = {}
+            self._directories: dict[str, tuple[str, ...]] = {}
+        except BaseException:
+            self._objects.close()
+            raise
+
+    @property
+    def versions(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self._ancestry())
+
+    def close(self) -> None:
+        self._objects.close()
+
+    def _read_tags(self) -> dict[str, str]:
+        """Tag -> commit id."""
+        pattern = "--format=%(objectname) %(objecttype) %(*objectname) %(*objecttype) %(refname:strip=2)"
+        tags: dict[str, str] = {}
+        for line in self._objects.run("for-each-ref", pattern, "refs/tags", limit=MAX_TAGS):
+            oid, kind, peeled, peeled_kind, name = line.split(" ", 4)
+            if "commit" in (kind, peeled_kind):
+                tags[name] = oid if kind == "commit" else peeled
+        return tags
+
+    def _ancestry(self) -> dict[str, str | None]:
+        """Release -> its nearest ancestor, parents first, branches in the order of their names."""
+        if self._parents is not None:
+            return self._parents
+        named: dict[str, list[str]] = {}
+        for tag, commit in self._tags.items():
+            if _RELEASE.fullmatch(tag):
+                named.setdefault(commit, []).append(tag)
+        above: dict[str, list[str]] = {}
+        order: list[str] = []
+        for line in self._objects.run(
+            "rev-list", "--topo-order", "--parents", "--stdin", stdin=named, limit=MAX_COMMITS
+        ):
+            commit, *parents = line.split()
+            above[commit] = parents
+            order.append(commit)
+        nearest: dict[str, str | None] = {}
+        own: dict[str, str | None] = {}
+        for commit in reversed(order):
+            inherited: str | None = next((near for p in above[commit] if (near := nearest.get(p)) is not None), None)
+            for name in sorted(named.get(commit, ()), key=natural):
+                own[name] = inherited
+                inherited = name
+            nearest[commit] = inherited
+        children: dict[str | None, list[str]] = {}
+        for tag, parent in own.items():
+            children.setdefault(parent, []).append(tag)
+        self._parents = {}
+        stack: list[str] = sorted(children.get(None, ()), key=natural, reverse=True)
+        while stack:
+            tag = stack.pop()
+            self._parents[tag] = own[tag]
+            stack += sorted(children.get(tag, ()), key=natural, reverse=True)
+        return self._parents
+
+    def parent(self, version: str) -> str | None:
+        return self._ancestry().get(version)
+
+    def identity(self, version: str) -> tuple[str, ...]:
+        """Ids of the ABI directories of a release; asked for all releases at once, since one question costs as much."""
+        if version not in self._tags:
+            from difflib import get_close_matches
+
+            near = get_close_matches(version, self._tags, 3, 0.5)
+            raise SourceError(f"{self.path}: no tag {version}" + (f"; near it: {', '.join(near)}" if near else ""))
+        if not self._directories:
+            names = (*headers.ABI_DIRECTORIES, headers.EMBEDDED)
+            answers = self._objects.check(f"{commit}:{name}" for commit in self._tags.values() for name in names)
+            for tag in self._tags:
+                self._directories[tag] = tuple(found[0] if (found := next(answers, None)) else "" for _ in names)
+        return self._directories[version]
+
+    def files(self, version: str) -> Mapping[str, str]:
+        ids = self.identity(version)
+        listing = self._listings.get(ids)
+        if listing is None:
+            found: dict[str, str] = {}
+            for directory, oid in zip(headers.ABI_DIRECTORIES, ids, strict=False):
+                found |= self._headers(directory, oid)
+            if ids[-1]:
+                found[headers.EMBEDDED] = ids[-1]
+            if len(found) > MAX_FILES:
+                raise SourceError(f"{self.path}: {version}: more than {MAX_FILES} headers")
+            listing = self._listings[ids] = found
+        return listing
+
+    def _headers(self, directory: str, oid: str) -> dict[str, str]:
+        """Path -> blob id of the headers in one of the ABI directories, and below the SDK's."""
+        known = self._trees.get((directory, oid))
+        if known is not None or not oid:
+            return known or {}
+        found: dict[str, str] = {}
+        level = {f"{directory}/": oid}
+        depth = 0
+        while level:
+            if depth > MAX_DEPTH:
+                raise SourceError(f"{self.path}: tree {oid} is deeper than {MAX_DEPTH} folders")
+            depth += 1
+            trees = self._objects.read(level.values(), "tree")
+            level = {
+                path: child
+                for prefix, tree in level.items()
+                for path, child in self._entries(prefix, tree, trees[tree], found)
+            }
+            if len(found) + len(level) > MAX_FILES:
+                raise SourceError(f"{self.path}: tree {oid} has more than {MAX_FILES} files")
+        self._trees[directory, oid] = found
+        return found
+
+    def _entries(self, prefix: str, oid: str, tree: bytes, found: dict[str, str]) -> Iterator[tuple[str, str]]:
+        """Add a tree's headers to ``found``; the folders below it that may hold others, as (prefix, id)."""
+        try:
+            for name, mode, child in self._objects.entries(tree):
+                if mode in (b"40000", b"040000"):
+                    if prefix.startswith(headers.SDK + "/"):
+                        yield f"{prefix}{name}/", child
+                elif name.endswith(".h"):
+                    if mode == b"120000":
+                        raise SourceError(f"{self.path}: {prefix}{name} is a symbolic link; links are not followed")
+                    found[f"{prefix}{name}"] = child
+        except ValueError:
+            raise SourceError(f"{self.path}: tree {oid} cannot be read: the repository is damaged") from None
+
+    def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
+        found = self._objects.read(blobs, "blob")
+        if sum(map(len, found.values())) > MAX_HEADERS:
+            raise SourceError(f"{self.path}: more than {MAX_HEADERS >> 20} MiB of headers in one release")
+        return found

@@ -1,0 +1,281 @@
+"""Where driver sources come from: a git repository, a directory or a tar archive, all of them untrusted.
+
+A source knows names of releases and, for each, the ABI headers as ``path in the tree -> blob id`` (git's own, whatever
+the kind of source, so that equal headers are equal across kinds). Nothing is checked out, executed or fetched, no
+link is followed, and every size is bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from nvproxy_model.drivers.parsing import headers
+from nvproxy_model.drivers.parsing.headers import Wanted
+from nvproxy_model.drivers.parsing.processes import parse_releases
+from nvproxy_model.drivers.release import LayoutTable, Release, natural
+from nvproxy_model.errors import SourceError
+
+__all__ = ["MAX_FILES", "MAX_HEADER", "MAX_HEADERS", "DirectorySource", "Source"]
+
+MAX_HEADER = 4 << 20
+"""Bytes in one header; the largest of any release has 436 thousand."""
+MAX_FILES = 20_000
+"""Entries in the ABI directories of one tree; the largest of any release has 1,400."""
+MAX_HEADERS = 64 << 20
+"""Bytes of all headers of one release; the largest of any release has 15 million."""
+MAX_DEPTH = 8
+
+T = TypeVar("T")
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_VERSION_MK = re.compile(rb"^NVIDIA_VERSION[ \t]*=[ \t]*(\d[\w.]*)[ \t]*$", re.MULTILINE)
+
+
+def blob_id(content: bytes) -> str:
+    """The id that git gives to a file with this content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+class Source(ABC):
+    """Releases of the driver that can be parsed. Use it as a context manager, or call ``close``."""
+
+    path: Path
+    ancestry = False
+    """Whether ``parent`` knows; a directory or an archive holds releases without their history."""
+    versions: tuple[str, ...]
+    """Every release here whose name is a version, oldest ancestors first where ancestry is known."""
+
+    @abstractmethod
+    def files(self, version: str) -> Mapping[str, str]:
+        """Path -> blob id of what lies in the ABI directories. Raises SourceError if there is no such release."""
+
+    def identity(self, version: str) -> tuple[str, ...]:
+        """Ids that are equal for two releases only if ``files`` is. Raises SourceError if there is no such release."""
+        return tuple(f"{path} {blob}" for path, blob in sorted(self.files(version).items()))
+
+    @abstractmethod
+    def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
+        """Contents by blob id, each verified to be what its id says."""
+
+    def parent(self, version: str) -> str | None:
+        """The nearest release that this one descends from, or None where the source cannot tell."""
+        return None
+
+    def close(self) -> None:  # noqa: B027  # most sources hold nothing
+        """Release processes and temporary files."""
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def release(self, version: str, wanted: Wanted | None = None, *, cache: bool = True) -> Release:
+        """One release, parsed now or taken from the cache. Raises SourceError."""
+        return next(self.releases([version], wanted, cache=cache))
+
+    def releases(
+        self, versions: Iterable[str], wanted: Wanted | None = None, *, cache: bool = True
+    ) -> Iterator[Release]:
+        """Releases in the order asked for, parsed by as many processes as there are processors. Raises SourceError."""
+        return parse_releases(self, list(versions), wanted, cache)
+
+    def closure(self, files: Mapping[str, str], modeset: bool) -> dict[str, str]:
+        """Path -> blob id of the headers that the ABI headers can include, and of embedded_param_copy.c."""
+        starts = headers.roots(files, modeset)
+        if not any(path == f"{headers.SDK}/nvos.h" for path in starts):
+            raise SourceError(f"no {headers.SDK}/nvos.h: not an open-gpu-kernel-modules tree")
+
+        def includes(paths: list[str]) -> dict[str, list[tuple[bool, str]]]:
+            missing = [files[path] for path in paths if files[path] not in self._includes]
+            for blob, content in self.read(missing).items():
+                self._includes[blob] = headers.scan_includes(content)
+            return {path: self._includes[files[path]] for path in paths}
+
+        found = {path: files[path] for path in headers.closure(files, starts, includes)}
+        if headers.EMBEDDED in files:
+            found[headers.EMBEDDED] = files[headers.EMBEDDED]
+        return found
+
+    def __init__(self) -> None:
+        self.table = LayoutTable()
+        self._includes: dict[str, list[tuple[bool, str]]] = {}
+
+
+def wanted_file(path: str) -> bool:
+    """Whether a path in a tree is one that a source must know of."""
+    if path == headers.EMBEDDED:
+        return True
+    if not path.endswith(".h"):
+        return False
+    folder = path.rpartition("/")[0]
+    return folder in headers.ABI_DIRECTORIES or path.startswith(headers.SDK + "/")
+
+
+def version_of(version_mk: bytes | None, name: str) -> str:
+    """A tree's release: what its version.mk says, else the version in its name, else the name."""
+    found = _VERSION_MK.search(version_mk or b"")
+    if found is not None:
+        return found[1].decode()
+    in_name = _VERSION.search(name)
+    return in_name[0] if in_name else name
+
+
+class TreeSource(Source):
+    """A source of plain files: the common part of directories and archives. Of a tree only ids are kept in memory."""
+
+    def __init__(self, path: Path, versions: Iterable[str]) -> None:
+        super().__init__()
+        self.path = path
+        self.versions = tuple(sorted(versions, key=natural))
+        self._files: dict[str, dict[str, str]] = {}
+        self._where: dict[str, tuple[str, str]] = {}
+
+    @abstractmethod
+    def tree(self, version: str) -> Mapping[str, bytes]:
+        """The wanted files of one tree."""
+
+    @abstractmethod
+    def content(self, version: str, path: str) -> bytes:
+        """One file of a tree again."""
+
+    def files(self, version: str) -> Mapping[str, str]:
+        if version not in self.versions:
+            raise SourceError(f"{self.path}: no release {version}; it holds {', '.join(self.versions[:6])}")
+        if version not in self._files:
+            files = {file: blob_id(content) for file, content in sorted(self.tree(version).items())}
+            self._where |= {blob: (version, file) for file, blob in files.items()}
+            self._files[version] = files
+        return self._files[version]
+
+    def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
+        found = {}
+        for blob in blobs:
+            version, file = self._where[blob]
+            found[blob] = self.content(version, file)
+            if blob_id(found[blob]) != blob:
+                raise SourceError(f"{self.path}: {version}: {file} changed while it was read")
+        return found
+
+
+def by_version(path: Path, trees: Iterable[tuple[str, bytes | None, T]]) -> dict[str, T]:
+    """Trees by release, from (name, version.mk, tree). Raises SourceError for two of one release."""
+    found: dict[str, T] = {}
+    for name, version_mk, tree in trees:
+        version = version_of(version_mk, name)
+        if version in found:
+            raise SourceError(f"{path}: two trees of {version}")
+        found[version] = tree
+    return found
+
+
+class DirectorySource(TreeSource):
+    """A directory that is one tree, or that holds one tree a folder. Links and special files in it are refused."""
+
+    def __init__(self, path: Path) -> None:
+        trees: list[tuple[str, Path]] = []
+        if (path / headers.SDK).is_dir():
+            trees.append((path.resolve().name, path))
+        else:
+            for entry in _bounded(path):
+                if Path(entry.path, headers.SDK).is_dir():
+                    if entry.is_symlink():
+                        raise SourceError(f"{entry.path}: a tree that is a symbolic link; links are not followed")
+                    trees.append((entry.name, Path(entry.path)))
+            if not trees:
+                raise SourceError(f"{path}: no {headers.SDK} here or one folder below: not a driver source tree")
+        named = (
+            (name, read_file(tree, "version.mk") if has_file(tree, "version.mk") else None, tree)
+            for name, tree in trees
+        )
+        self._roots = by_version(path, named)
+        super().__init__(path, self._roots)
+
+    def tree(self, version: str) -> Mapping[str, bytes]:
+        return read_tree(self._roots[version])
+
+    def content(self, version: str, path: str) -> bytes:
+        return read_file(self._roots[version], path)
+
+
+def read_tree(tree: Path) -> dict[str, bytes]:
+    """The wanted files of a directory tree, by path in it."""
+    found: dict[str, bytes] = {}
+    total = count = 0
+    folders = [(directory, directory == headers.SDK) for directory in headers.ABI_DIRECTORIES]
+    names = [name for name in (headers.EMBEDDED,) if has_file(tree, name)]
+    while folders:
+        folder, deep = folders.pop()
+        if _outside(tree, folder):
+            raise SourceError(f"{tree / folder}: reached through a symbolic link; links are not followed")
+        try:
+            entries = list(_bounded(tree / folder))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise SourceError(f"{tree / folder}: {error.strerror}") from None
+        count += len(entries)
+        if count > MAX_FILES:
+            raise SourceError(f"{tree}: more than {MAX_FILES} files in the ABI directories")
+        for entry in entries:
+            path = f"{folder}/{entry.name}"
+            if deep and entry.is_dir(follow_symlinks=False):
+                if path.count("/") - headers.SDK.count("/") > MAX_DEPTH:
+                    raise SourceError(f"{tree / folder}: deeper than {MAX_DEPTH} folders")
+                folders.append((path, True))
+            elif wanted_file(path):
+                names.append(path)
+    for name in sorted(names):
+        found[name] = read_file(tree, name)
+        total += len(found[name])
+        if total > MAX_HEADERS:
+            raise SourceError(f"{tree}: more than {MAX_HEADERS >> 20} MiB of headers")
+    return found
+
+
+def _outside(tree: Path, folder: str) -> bool:
+    """Whether a component of the path below the tree is a link."""
+    parts = folder.split("/") if folder else []
+    return any(os.path.islink(tree.joinpath(*parts[: n + 1])) for n in range(len(parts)))
+
+
+def _bounded(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        for count, entry in enumerate(entries):
+            if count > MAX_FILES:
+                raise SourceError(f"{folder}: more than {MAX_FILES} entries")
+            yield entry
+
+
+def has_file(tree: Path, name: str) -> bool:
+    """Whether a tree has a file or link of this name."""
+    return os.path.lexists(tree / name)
+
+
+def read_file(tree: Path, name: str) -> bytes:
+    """A regular file's bytes; O_NONBLOCK so that a fifo answers, O_NOFOLLOW so that a link does not."""
+    path = tree / name
+    if _outside(tree, name.rpartition("/")[0]):
+        raise SourceError(f"{path}: reached through a symbolic link; links are not followed")
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        what = "a symbolic link; links are not followed" if path.is_symlink() else error.strerror
+        raise SourceError(f"{path}: {what}") from None
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError(f"{path}: not a regular file")
+        if status.st_size > MAX_HEADER:
+            raise SourceError(f"{path}: {status.st_size} bytes; a header has at most {MAX_HEADER}")
+        content = file.read(MAX_HEADER + 1)
+    if len(content) > MAX_HEADER:
+        raise SourceError(f"{path}: a header has at most {MAX_HEADER} bytes")
+    return content

@@ -1,1 +1,0 @@
-"""Watching a running program through the kernel."""

@@ -1,0 +1,17 @@
+"""One guest process: its calls through a policy to a host, and the objects that live between the calls."""
+
+from nvproxy_model.session.ports import Buffer, FdTable, File, Files, GuestMemory, Host, MapContext, Pages, Result
+from nvproxy_model.session.session import Session
+
+__all__ = [
+    "Buffer",
+    "FdTable",
+    "File",
+    "Files",
+    "GuestMemory",
+    "Host",
+    "MapContext",
+    "Pages",
+    "Result",
+    "Session",
+]

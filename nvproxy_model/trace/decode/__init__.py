@@ -1,0 +1,1 @@
+"""What a recorded call says: names and fields, in one driver release."""

@@ -1,0 +1,299 @@
+"""Each call by name, with every field of its struct in one driver release. Never fails on bytes: what cannot be known is said."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from nvproxy_model.fields import Fd, Handle, OpaquePointer, Role, Status, UserPointer
+from nvproxy_model.trace.decode.catalog import NV_ESC_IOCTL_XFER_CMD, Catalog, Shape, is_bits
+from nvproxy_model.trace.decode.layouts import changes, partial
+from nvproxy_model.trace.format import TRUNCATED, UNFINISHED, Record, ioc_nr, ioc_size
+
+__all__ = ["NOT_RECORDED", "NO_LAYOUT", "SCHEMA", "Decoder"]
+
+SCHEMA: Final = "nvproxy-trace/decode/1"
+
+NO_LAYOUT: Final = "no public layout"
+NOT_RECORDED: Final = "not recorded"
+
+_KEPT: Final = 1 << 13
+"""Distinct structs' bytes whose fields are remembered: programs ask the same questions over and over."""
+
+NV_ESC_RM_CONTROL, NV_ESC_RM_ALLOC = 0x2A, 0x2B
+_INNER: Final = {NV_ESC_RM_CONTROL: "command", NV_ESC_RM_ALLOC: "class"}
+_ROLES: Final = (
+    (Fd, "fd"),
+    (Handle, "handle"),
+    (UserPointer, "pointer"),
+    (OpaquePointer, "opaque"),
+    (Status, "status"),
+)
+_PARAMETERS: Final = ("params", "pAllocParms")
+
+
+def role_name(role: Role) -> str:
+    """``fd``, ``handle``, ``pointer`` (a buffer that a proxy copies), ``opaque`` (an address that it must not
+    follow), ``status``.
+    """
+    return next(name for kind, name in _ROLES if isinstance(role, kind))
+
+
+class _Struct:
+    """What is the same for every call with one struct."""
+
+    __slots__ = ("enums", "known", "pointers", "roles", "shape")
+
+    def __init__(self, shape: Shape, catalog: Catalog) -> None:
+        self.shape = shape
+        self.roles = {path: role_name(role) for path, role in shape.roles.items()}
+        self.enums: list[tuple[str, list[str], Mapping[int, str], bool]] = []
+        for leaf in shape.leaves:
+            names = None if leaf.dims or "[]" in leaf.path else catalog.named_values(leaf, shape.name)
+            if names is not None:
+                self.enums.append((leaf.path, leaf.path.split("."), names, is_bits(names)))
+        self.pointers = [
+            (leaf.path, leaf.offset)
+            for leaf in shape.leaves
+            if isinstance(shape.roles.get(leaf.path), UserPointer) and leaf.path not in _PARAMETERS
+        ]
+        self.known: dict[bytes, dict[str, Any]] = {}
+
+
+def _flags(value: int, names: Mapping[int, str]) -> str | None:
+    """The names of the bits that are set, and in hex what has none."""
+    known = [(bit, name) for bit, name in sorted(names.items()) if bit & value]
+    rest = value & ~sum(bit for bit, _ in known)
+    return "|".join([name for _, name in known] + ([f"{rest:#x}"] if rest else [])) if known else None
+
+
+class Decoder:
+    """Decodes the records of one trace. ``counts`` says how often each thing that could not be known was said."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.counts: Counter[str] = Counter()
+        self._structs: dict[int, _Struct] = {}
+        self._calls: dict[tuple[str, int, int], tuple[str | None, _Struct | None, _Struct | None]] = {}
+
+    def _struct(self, shape: Shape | None) -> _Struct | None:
+        if shape is None:
+            return None
+        found = self._structs.get(id(shape))
+        if found is None:
+            found = self._structs[id(shape)] = _Struct(shape, self.catalog)
+        return found
+
+    def _call(self, rec: Record) -> tuple[str | None, _Struct | None, _Struct | None]:
+        key = (rec.kind, rec.key, rec.req)
+        found = self._calls.get(key)
+        if found is None:
+            if len(self._calls) > _KEPT:
+                self._calls.clear()
+                self._structs.clear()
+            catalog = self.catalog
+            inner = catalog.shape(rec.kind, rec.key) if rec.kind in ("control", "alloc") else None
+            found = self._calls[key] = (
+                catalog.name(rec.kind, rec.key),
+                self._struct(catalog.outer(rec)),
+                self._struct(inner),
+            )
+        return found
+
+    def record(self, rec: Record) -> dict[str, Any]:
+        """One record as a JSON-able object: its envelope, ``arg`` and ``params`` with fields, and ``notes``."""
+        out: dict[str, Any] = {"line": rec.line, "k": rec.k, "t": rec.t, "pid": rec.pid, "tid": rec.tid}
+        if rec.d is not None:
+            out["d"] = rec.d
+        if rec.fd >= 0:
+            out["fd"] = rec.fd
+        if rec.dev is not None:
+            out["dev"] = rec.dev
+        out["ret"] = rec.ret
+        if rec.err:
+            out["errno"] = errno.errorcode.get(rec.err, str(rec.err))
+        if rec.k != "ioctl":
+            for field in ("flags", "addr", "len", "prot", "off", "va", "ppid", "how", "command"):
+                if field in rec.raw:
+                    out[field] = rec.raw[field]
+            return out
+        name, outer, inner = self._call(rec)
+        out["kind"], out["number"], out["name"], out["request"] = rec.kind, rec.key, name, rec.req
+        status = self._status(rec, outer)
+        if status is not None:
+            out["status"] = status
+            out["status_name"] = self.catalog.statuses.get(status)
+        notes: list[str] = []
+        if rec.kind == "other":
+            notes.append("a device of another kind: its calls are not decoded")
+        else:
+            self._argument(rec, outer, out, notes)
+            if rec.kind in ("control", "alloc"):
+                fields = out.get("arg", {}).get("fields") or {}
+                said = fields.get("cmd", fields.get("hClass", rec.key))
+                if said != rec.key:
+                    notes.append(f"the record says {rec.key:#x}, its bytes {said:#x}")
+                self._parameters(rec, outer, inner, out, notes)
+        if rec.fl & UNFINISHED:
+            notes.append("the process ended inside this call")
+        if "refused" in rec.raw:
+            notes.append(f"nvproxy: {rec.raw['refused']}")
+        if notes:
+            out["notes"] = notes
+            self.counts.update(
+                note for note in notes if note in (NO_LAYOUT, NOT_RECORDED) or note.startswith("truncated")
+            )
+        return out
+
+    @staticmethod
+    def _status(rec: Record, outer: _Struct | None) -> int | None:
+        if rec.status is not None:
+            return rec.status
+        data = rec.top
+        at = outer.shape.status if outer is not None and rec.ret is not None else None
+        if at is None or data is None or len(data) < at + 4:
+            return None
+        return int.from_bytes(data[at : at + 4], "little")
+
+    def _fields(self, struct: _Struct, data: bytes, notes: list[str]) -> dict[str, Any]:
+        """Whole structs are read at once, and equal bytes only once; short ones as far as they go."""
+        found = struct.known.get(data)
+        if found is not None:
+            return found
+        shape = struct.shape
+        if len(data) < shape.size:
+            notes.append(f"{shape.name} is {shape.size} bytes, {len(data)} were recorded")
+            return partial(shape.layout, data)
+        found = shape.read(data)
+        if len(data) <= 4096:
+            if len(struct.known) >= 256:
+                struct.known.clear()
+            struct.known[data] = found
+        return found
+
+    def _object(self, struct: _Struct, before: bytes | None, after: bytes | None, notes: list[str]) -> dict[str, Any]:
+        shape = struct.shape
+        out: dict[str, Any] = {"struct": shape.name, "modelled": shape.modelled}
+        fields = None
+        if before is not None:
+            fields = out["fields"] = self._fields(struct, before, notes)
+            if len(before) > shape.size:
+                out["unknown"] = len(before) - shape.size
+        if after is not None:
+            new = self._fields(struct, after, [])
+            out["changed"] = changes(fields, new) if fields is not None else new
+        if struct.roles:
+            out["roles"] = struct.roles
+        names = self._names(struct, out)
+        if names:
+            out["names"] = names
+        return out
+
+    @staticmethod
+    def _names(struct: _Struct, out: dict[str, Any]) -> dict[str, str]:
+        names = {}
+        for path, parts, enum, bits in struct.enums:
+            for side in ("changed", "fields"):
+                value: Any = out.get(side)
+                for part in parts:
+                    value = value.get(part) if isinstance(value, dict) else None
+                if isinstance(value, int):
+                    name = enum.get(value) or (_flags(value, enum) if bits else None)
+                    if name is not None:
+                        names[path] = name
+                    break
+        return names
+
+    def _argument(self, rec: Record, outer: _Struct | None, out: dict[str, Any], notes: list[str]) -> None:
+        size = outer.shape.size if outer is not None else ioc_size(rec.req) if rec.kind == "fe" else 0
+        missing = rec.top0 is None or (not rec.top0 and size > 0)
+        if missing and size:
+            notes.append(NOT_RECORDED)
+            if rec.kind == "fe" and rec.key in _INNER:
+                notes.append(f"the {_INNER[rec.key]} is in the argument, which this trace does not hold")
+            return
+        if outer is None:
+            if rec.top0:
+                notes.append(NO_LAYOUT)
+                out["arg"] = {"struct": None, "unknown": len(rec.top0), "hex": rec.top0.hex()}
+                if rec.top1 is not None:
+                    out["arg"]["changed_hex"] = rec.top1.hex()
+            return
+        out["arg"] = self._object(outer, rec.top0, rec.top1, notes)
+        self._buffers(rec, outer, rec.top0 or b"", out, notes)
+        if rec.kind == "fe" and rec.key == NV_ESC_IOCTL_XFER_CMD:
+            self._wrapped(rec, out, notes)
+
+    def _wrapped(self, rec: Record, out: dict[str, Any], notes: list[str]) -> None:
+        """One level of nv_ioctl_xfer_t (nv.c: nvidia_ioctl()): the request that it carries."""
+        fields = out["arg"].get("fields", {})
+        number, size = fields.get("cmd", 0), fields.get("size", 0)
+        if ioc_nr(number) == NV_ESC_IOCTL_XFER_CMD:
+            notes.append("a wrapper inside a wrapper: the driver refuses it")
+            return
+        request = 3 << 30 | (size & 0x3FFF) << 16 | 0x46 << 8 | ioc_nr(number)
+        struct = self._struct(self.catalog.shape("fe", ioc_nr(number), request))
+        via: dict[str, Any] = {"number": ioc_nr(number), "name": self.catalog.name("fe", ioc_nr(number)), "size": size}
+        if struct is not None and rec.bufs:
+            _, before, after = rec.bufs[0]
+            via["arg"] = self._object(struct, before, after, notes)
+        else:
+            notes.append("the wrapped argument: not recorded")
+        out["via_xfer"] = via
+
+    def _parameters(
+        self, rec: Record, outer: _Struct | None, inner: _Struct | None, out: dict[str, Any], notes: list[str]
+    ) -> None:
+        said = self._said(rec, outer, out)
+        if rec.par0 is None and rec.par1 is None:
+            pointer, size = said
+            # An allocation's size is the class's own: a pointer that leads to nothing known is still a pointer.
+            if pointer and (size or (rec.kind == "alloc" and inner is not None)) and NOT_RECORDED not in notes:
+                notes.append(NOT_RECORDED)
+            return
+        data = rec.par0 or b""
+        whole = rec.psize or (said[1] if rec.fl & TRUNCATED else None)
+        if rec.fl & TRUNCATED:
+            notes.append(f"truncated at {len(data)} of {whole or 'an unknown size'}")
+        if inner is None:
+            notes.append(NO_LAYOUT)
+            out["params"] = {"struct": None, "unknown": len(data), "hex": data.hex()}
+            if rec.par1 is not None:
+                out["params"]["changed_hex"] = rec.par1.hex()
+            return
+        out["params"] = self._object(inner, rec.par0, rec.par1, notes)
+        if (
+            said[1] is not None
+            and said[1] != inner.shape.size
+            and not rec.fl & TRUNCATED
+            and (rec.kind == "control" or said[1])
+        ):
+            notes.append(f"paramsSize says {said[1]}, {inner.shape.name} is {inner.shape.size} bytes")
+        self._buffers(rec, inner, data, out, notes)
+
+    @staticmethod
+    def _said(rec: Record, outer: _Struct | None, out: dict[str, Any]) -> tuple[int, int | None]:
+        """The pointer to the parameters and their size, as the argument has them."""
+        fields = out.get("arg", {}).get("fields") or {}
+        pointer = fields.get("params", fields.get("pAllocParms", 0))
+        return pointer, fields.get("paramsSize")
+
+    def _buffers(self, rec: Record, struct: _Struct, data: bytes, out: dict[str, Any], notes: list[str]) -> None:
+        if not struct.pointers:
+            return
+        recorded = {offset: (before, after) for offset, before, after in rec.bufs}
+        for path, offset in struct.pointers:
+            if offset in recorded:
+                before, after = recorded[offset]
+                item: dict[str, Any] = {"field": path, "size": len(before), "hex": before.hex()}
+                if after is not None:
+                    item["changed_hex"] = after.hex()
+                out.setdefault("buffers", []).append(item)
+            elif any(data[offset : offset + 8]):
+                notes.append(f"what {path} points at: not recorded")
+
+    def records(self, records: Iterator[Record]) -> Iterator[dict[str, Any]]:
+        """`record` of each."""
+        return map(self.record, records)

@@ -1,0 +1,1 @@
+"""Logs that people already have, as records of a trace."""

@@ -1,0 +1,1 @@
+"""Recorders: a preloaded library, and seccomp user notification."""

@@ -1,0 +1,225 @@
+"""Runs a program under the preloaded recorder and turns what it appended into a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from nvproxy_model.errors import NvproxyError
+from nvproxy_model.trace.decode.catalog import Catalog
+from nvproxy_model.trace.format import Header, printable, writing
+from nvproxy_model.trace.reader import Problems
+from nvproxy_model.trace.record import spool, table
+
+__all__ = [
+    "CANNOT_SEE",
+    "RECORDER",
+    "Outcome",
+    "RecordError",
+    "convert",
+    "driver_version",
+    "hides",
+    "newest",
+    "record",
+    "shell_status",
+    "waiting",
+]
+
+RECORDER: Final = Path(__file__).with_name("librecorder.so")
+"""Built by the package's setup.py."""
+
+CANNOT_SEE: Final = "raw system calls; static, setuid and 32-bit programs; programs started without our environment"
+"""By the preloaded recorder."""
+
+_VERSION: Final = Path("/proc/driver/nvidia/version")
+
+
+class RecordError(NvproxyError):
+    """The program could not be run under the recorder."""
+
+
+@dataclass
+class Outcome:
+    """What a recorded run came to."""
+
+    status: int
+    """The program's exit status as a shell gives it: 128 + N for signal N."""
+    seen: spool.Seen = field(default_factory=spool.Seen)
+    problems: Problems = field(default_factory=Problems)
+    records: int = 0
+    alive: list[int] = field(default_factory=list)
+    """Processes of the run that still live: what they do from now on is not in the trace."""
+
+
+def driver_version(path: Path = _VERSION) -> str | None:
+    """The release of the loaded kernel module, or None where there is none."""
+    try:
+        match = re.search(r"\b(\d{3,4}\.\d+(?:\.\d+)?)\b", path.read_text(errors="replace"))
+    except OSError:
+        return None
+    return match[1] if match else None
+
+
+def hides(command: str, search: str | None = None) -> str | None:
+    """Why a preloaded recorder would not see this program: ``static``, ``setuid``, ``not readable``; None where it would."""
+    import shutil
+
+    path = shutil.which(command, path=search)
+    if path is None:
+        return None
+    try:
+        mode = os.stat(path).st_mode
+        if mode & (stat.S_ISUID | stat.S_ISGID) and os.geteuid() != 0:
+            return "setuid"
+        with open(path, "rb") as file:
+            head = file.read(1 << 16)
+    except OSError:
+        return "not readable"
+    if head.startswith(b"\x7fELF") and not _interpreted(head):
+        return "static"
+    return None
+
+
+def _interpreted(head: bytes) -> bool:
+    """Whether an ELF file names a dynamic loader (PT_INTERP)."""
+    wide = head[4] == 2
+    order = "little" if head[5] == 1 else "big"
+    at, entry, count = ((0x20, 8), (0x36, 2), (0x38, 2)) if wide else ((0x1C, 4), (0x2A, 2), (0x2C, 2))
+
+    def number(place: tuple[int, int]) -> int:
+        return int.from_bytes(head[place[0] : place[0] + place[1]], order)  # type: ignore[arg-type]
+
+    start, size = number(at), number(entry)
+    return any(
+        int.from_bytes(head[start + i * size : start + i * size + 4], order) == 3  # type: ignore[arg-type]
+        for i in range(min(number(count), 256))
+    )
+
+
+@contextlib.contextmanager
+def waiting(child: int) -> Iterator[None]:
+    """While a program runs in our place: the terminal's signals are its own affair, others are passed on to it."""
+
+    def pass_on(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        before[number] = signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        before[number] = signal.signal(number, pass_on)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def shell_status(returncode: int) -> int:
+    """A shell's exit status of subprocess's."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+def _preload(recorder: Path, present: str | None) -> str:
+    """Ours first, the others kept in their order, none twice."""
+    others = [entry for entry in re.split(r"[ :]+", present or "") if entry and entry != str(recorder)]
+    return ":".join([str(recorder), *others])
+
+
+def record(
+    command: Sequence[str],
+    output: Path,
+    *,
+    values: bool = True,
+    driver: str | None = None,
+    recorder: Path = RECORDER,
+    environment: dict[str, str] | None = None,
+) -> Outcome:
+    """Run ``command`` and write its trace to ``output``. Its output, input and exit status are its own.
+
+    Raises RecordError when the recorder was not built, the program cannot be started or a spool of an earlier run is in
+    the way; OSError for the output.
+    """
+    if not recorder.exists():
+        raise RecordError("the recorder was not built: install the package with a C compiler, or use --seccomp")
+    if re.search(r"[ :]", str(recorder)):
+        raise RecordError(f"{printable(str(recorder))}: LD_PRELOAD takes no path with a space or colon")
+    release = driver or driver_version()
+    spool_path = output.with_name(output.name + ".spool").absolute()
+    try:
+        os.close(os.open(spool_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        raise RecordError(
+            f"{printable(str(spool_path))} is left from another run: import it (nvproxy-trace import) or remove it"
+        ) from None
+    outcome = Outcome(0)
+    converted = False
+    try:
+        with tempfile.NamedTemporaryFile(prefix="nvproxy-trace-") as numbers:
+            catalog = Catalog(release or newest())
+            numbers.write(table.pack(table.entries(catalog)))
+            numbers.flush()
+            env = dict(os.environ if environment is None else environment)
+            env["LD_PRELOAD"] = _preload(recorder, env.get("LD_PRELOAD"))
+            env["NVPROXY_TRACE_SPOOL"] = str(spool_path)
+            env["NVPROXY_TRACE_TABLE"] = numbers.name
+            env["NVPROXY_TRACE_VALUES"] = "1" if values else "0"
+            try:
+                child = subprocess.Popen(command, env=env)
+            except OSError as error:
+                raise RecordError(f"{printable(command[0])}: {error.strerror or error}") from None
+            with waiting(child.pid):
+                outcome.status = shell_status(child.wait())
+        head = Header(
+            driver=release, arch=platform.machine(), recorder="preload", command=tuple(command), values=values
+        )
+        try:
+            convert(spool_path, output, head, outcome, first=child.pid)
+        except OSError as error:
+            raise RecordError(
+                f"{printable(str(output))}: {error.strerror or error}; what was recorded is in {printable(str(spool_path))}: "
+                "nvproxy-trace import reads it"
+            ) from None
+        outcome.alive = [pid for pid in outcome.seen.processes if _lives(pid, spool_path)]
+        converted = True
+    finally:
+        if converted or spool_path.stat().st_size == 0:
+            spool_path.unlink()
+    return outcome
+
+
+def newest() -> str:
+    """The release whose tables serve where the machine's own is not known."""
+    from nvproxy_model import versions
+
+    return versions.load().latest.name
+
+
+def _lives(pid: int, spool_path: Path) -> bool:
+    """Whether that process still has our spool open; its number may be another's by now."""
+    try:
+        for fd in os.scandir(f"/proc/{pid}/fd"):
+            if os.readlink(fd.path) == str(spool_path):
+                return True
+    except OSError:
+        return False
+    return False
+
+
+def convert(source: Path, output: Path, head: Header, outcome: Outcome, first: int | None = None) -> None:
+    """Write the trace of a spool. Raises OSError."""
+    with open(source, "rb") as raw, writing(output, head) as writer:
+        for obj in spool.records(raw, outcome.problems, outcome.seen, values=head.values, first=first):
+            writer.put(obj)
+        outcome.records = writer.records

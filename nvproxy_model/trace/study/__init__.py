@@ -1,0 +1,1 @@
+"""What traces hold and how they differ."""

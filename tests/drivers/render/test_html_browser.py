@@ -1,0 +1,308 @@
+"""The report in a real browser: headless Chromium, driven through its DevTools pipe."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvproxy_model.drivers.render import html
+from nvproxy_model.tools.driver_differ import main
+from tests.drivers.render.heatmap_samples import HOSTILE, UNCHECKED, sample
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _chromium() -> None:
+    if CHROMIUM is None:
+        pytest.skip("SKIPPED, NOT TESTED: the report in a browser; no chromium on this machine")
+
+
+class Page:
+    """One tab. ``problems`` collects console errors, uncaught exceptions and everything else the browser logs."""
+
+    def __init__(self, write: int, read: int) -> None:
+        self.write, self.read = write, read
+        self.buffer = b""
+        self.count = 0
+        self.session: str | None = None
+        self.problems: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self.count:
+                assert "error" not in answer, answer
+                return dict(answer["result"])
+
+    def wait(self, method: str) -> None:
+        while self._receive().get("method") != method:
+            pass
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self.buffer:
+            data = os.read(self.read, 1 << 20)
+            assert data, "chromium went away"
+            self.buffer += data
+        text, _, self.buffer = self.buffer.partition(b"\0")
+        message: dict[str, Any] = json.loads(text)
+        method, params = message.get("method"), message.get("params", {})
+        if method == "Runtime.exceptionThrown":
+            self.problems.append(params["exceptionDetails"]["text"])
+        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+            self.problems.append(str(params["args"]))
+        elif method == "Log.entryAdded":
+            self.problems.append(params["entry"]["text"])
+        return message
+
+    def open(self, path: Path, width: int = 1280) -> None:
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **metrics)
+        self.call("Page.navigate", url=path.as_uri())
+        self.wait("Page.loadEventFired")
+
+    def value(self, expression: str) -> Any:
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def click(self, selector: str) -> None:
+        """A real click, by mouse, at the middle of the element."""
+        box = self.value(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
+            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+    def type(self, selector: str, text: str) -> None:
+        self.value(f"document.querySelector({json.dumps(selector)}).focus()")
+        self.call("Input.insertText", text=text)
+
+    def scheme(self, name: str) -> None:
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+
+    def screenshot(self, path: Path) -> bytes:
+        data = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+        path.write_bytes(data)
+        return data
+
+
+@contextlib.contextmanager
+def chromium(profile: Path) -> Iterator[Page]:
+    to_browser, our_write = os.pipe()
+    our_read, from_browser = os.pipe()
+
+    # The browser wants the pipe's ends as fds 3 and 4; a shell puts them there (dash knows no fd above 9, hence the paths).
+    ends = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in (to_browser, from_browser)]
+    assert CHROMIUM is not None
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--remote-debugging-pipe",
+    ]
+    process = subprocess.Popen(
+        [
+            "sh",
+            "-c",
+            f'exec "$@" 3</dev/fd/{ends[0]} 4>/dev/fd/{ends[1]}',
+            "sh",
+            *command,
+            f"--user-data-dir={profile}",
+            "about:blank",
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=ends,
+    )
+    for descriptor in (to_browser, from_browser, *ends):
+        os.close(descriptor)
+    try:
+        yield Page(our_write, our_read)
+    finally:
+        process.terminate()
+        process.wait(30)
+        os.close(our_write)
+        os.close(our_read)
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("small") / "small.html"
+    path.write_text(html.page(sample(), "A sample", UNCHECKED), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("full") / "full.html"
+    assert main(["report", "-o", str(path)]) == 1
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _no_problems(tab: Page) -> Iterator[None]:
+    tab.problems.clear()
+    yield
+    assert tab.problems == []
+
+
+OVERFLOW = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+SHOWN = (
+    "Array.from(document.querySelectorAll('.map tbody tr[data-n]'))"
+    ".filter((r) => r.offsetParent !== null).map((r) => r.dataset.n)"
+)
+PANELS = "Array.from(document.querySelectorAll('.panel')).filter((p) => p.offsetParent !== null).map((p) => p.id)"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_and_is_drawn(tab: Page, full: Path, tmp_path: Path, scheme: str) -> None:
+    tab.scheme(scheme)
+    tab.open(full)
+    assert tab.value(OVERFLOW) is False
+    assert tab.value(f"({SHOWN}).length") > 50
+    assert len(tab.screenshot(tmp_path / "page.png")) > 50_000
+    luminance = (
+        "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + Number(b), 0)"
+    )
+    assert (tab.value(luminance) > 600) is (scheme == "light")
+
+
+def test_text_can_be_read_on_every_colour(tab: Page, full: Path) -> None:
+    """The letters in the cells against their grounds: WCAG's 4.5 to 1 for small text, in light and in dark."""
+    contrast = """(() => {
+      const channel = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+      const light = (c) => { const [r, g, b] = c.match(/[\\d.]+/g).map(Number);
+        return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b); };
+      const worst = {};
+      for (const link of document.querySelectorAll('.map td a')) {
+        const cell = link.parentElement, a = light(getComputedStyle(link).color), b = light(getComputedStyle(cell).backgroundColor);
+        worst[cell.className] = Math.round(100 * (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)) / 100;
+      }
+      return worst;
+    })()"""
+    for scheme in ("light", "dark"):
+        tab.scheme(scheme)
+        tab.open(full)
+        ratios = tab.value(contrast)
+        assert len(ratios) >= 5
+        assert {name: ratio for name, ratio in ratios.items() if ratio < 4.5} == {}, scheme
+
+
+def test_the_filter(tab: Page, full: Path) -> None:
+    tab.open(full)
+    everything = tab.value(SHOWN)
+    tab.type("#filter", "uvm migrate")
+    assert tab.value(SHOWN) == ["UVM_MIGRATE_PARAMS"]
+    tab.value("document.querySelector('#filter').select()")
+    tab.type("#filter", "no such struct")
+    assert tab.value(SHOWN) == []
+    assert tab.value("document.querySelector('#count').textContent") == "0 structs shown"
+    tab.value(
+        "document.querySelector('#filter').value = ''; document.querySelector('#filter').dispatchEvent(new Event('input'))"
+    )
+    assert tab.value(SHOWN) == everything
+
+
+def test_a_click_shows_both_layouts(tab: Page, small: Path) -> None:
+    tab.open(small)
+    assert tab.value(PANELS) == []
+    tab.click('tr[data-n="S"] td[data-r="2"] a')
+    assert tab.value("location.hash") == "#S.a-b"
+    assert tab.value(PANELS) == ["S.a-b"]
+    assert tab.value("document.querySelectorAll('td.at').length") == 1
+    marks = "Array.from(document.querySelectorAll('[id=\"S.a-b\"] tbody tr')).map((r) => r.className)"
+    assert tab.value(marks) == ["same", "hole", "added", "moved"]
+    assert tab.value(OVERFLOW) is False
+    tab.click('tr[data-n="S"] td[data-r="3"] a')
+    assert tab.value(PANELS) == ["S.b-a"]
+
+
+def test_a_link_from_elsewhere_opens_its_layouts(tab: Page, small: Path) -> None:
+    tab.open(small)
+    tab.call("Page.navigate", url=small.as_uri() + "#S.b-a")
+    assert tab.value(PANELS) == ["S.b-a"]
+
+
+def test_a_run_opens_and_closes(tab: Page, full: Path) -> None:
+    tab.open(full)
+    columns = "document.querySelectorAll('.map thead .run').length"
+    cells = "document.querySelector('.map tbody tr[data-n]').querySelectorAll('td').length"
+    before = tab.value(columns)
+    assert tab.value(cells) == before
+    head = "th[data-run] button"
+    count = tab.value(f"document.querySelector('{head}').closest('th').dataset.releases.split(' ').length")
+    tab.click(head)
+    assert tab.value(columns) == tab.value(cells) == before + count - 1
+    assert tab.value(f"document.querySelector('{head}').getAttribute('aria-expanded')") == "true"
+    assert tab.value(OVERFLOW) is False
+    for index in range(1, 8):  # far more columns than fit: the map scrolls in its box
+        tab.value(f"document.querySelectorAll('{head}')[{index}].click()")
+    assert (
+        tab.value("(() => { const b = document.querySelector('.scroll'); return b.scrollWidth > b.clientWidth; })()")
+        is True
+    )
+    assert tab.value(OVERFLOW) is False
+    for index in range(8):
+        tab.value(f"document.querySelectorAll('{head}')[{index}].click()")
+    assert tab.value(columns) == tab.value(cells) == before
+
+
+def test_the_status_line_says_what_is_under_the_mouse(tab: Page, small: Path) -> None:
+    tab.open(small)
+    tab.value(
+        "document.querySelector('tr[data-n=\"S\"] td[data-r=\"2\"]').dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))"
+    )
+    assert tab.value("document.querySelector('#status').textContent") == "S  2.0 to 2.1, 2 releases: layout b, 24 bytes"
+    tab.value(
+        "document.querySelector('tr[data-n=\"S\"] td[data-r=\"1\"]').dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))"
+    )
+    assert tab.value("document.querySelector('#status').textContent") == "S  1.3: not checkable: no public source"
+
+
+def test_hostile_names_do_nothing(tab: Page, small: Path) -> None:
+    tab.open(small)
+    assert HOSTILE in tab.value(SHOWN)
+    assert tab.value("document.scripts.length") == 1
+    tab.click(f"tr[data-n={json.dumps(HOSTILE)}] td a")
+    assert len(tab.value(PANELS)) == 1
+
+
+def test_without_scripts(tab: Page, small: Path) -> None:
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        tab.open(small)
+        assert len(tab.value(PANELS)) >= 5
+        assert tab.value("document.querySelector('#filter').offsetParent === null") is True
+        assert tab.value(OVERFLOW) is False
+    finally:
+        tab.call("Emulation.setScriptExecutionDisabled", value=False)

@@ -1,0 +1,254 @@
+"""The generated deciders against the plain reading through construct, and the event buffer's own answers."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import pickle
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvproxy_model import Caps, Policy, Verdict, Why, versions
+from nvproxy_model.fields import CStruct
+from nvproxy_model.policy.decide import decider, interpret, plan
+from nvproxy_model.policy.decision import Call, Decision
+from nvproxy_model.session.ports import File
+from nvproxy_model.structs import every
+
+TREE = versions.load()
+FILES = {
+    0: File("other", 1 << 20),
+    3: File("frontend", (1 << 20) + 3),
+    4: File("uvm", (1 << 20) + 4),
+    5: File("open-only", (1 << 20) + 5),
+    6: File("dma-buf", (1 << 20) + 6),
+}
+
+
+def _variants() -> list[CStruct]:
+    """Every layout of every struct that has something to decide, over all releases."""
+    seen: dict[int, CStruct] = {}
+    for record in every():
+        for version in TREE.values():
+            if isinstance(record, CStruct) and record.exists(version):
+                variant = record.at(version)
+                if plan(variant).roles or plan(variant).depends:
+                    seen[id(variant)] = variant
+    return list(seen.values())
+
+
+VARIANTS = _variants()
+INTERESTING = st.sampled_from(
+    [
+        0,
+        1,
+        3,
+        4,
+        5,
+        6,
+        7,
+        255,
+        256,
+        512,
+        513,
+        1 << 16,
+        1 << 18,
+        1 << 31,
+        (1 << 32) - 1,
+        1 << 32,
+        (1 << 32) + 3,
+        (1 << 64) - 1,
+    ]
+)
+
+
+@st.composite
+def _bytes_of(draw: st.DrawFn, of: CStruct) -> bytes:
+    """Random bytes with interesting values where the roles and counts are."""
+    what = plan(of)
+    data = bytearray(draw(st.binary(min_size=what.size, max_size=what.size)))
+    places = [(step.offset, step.format) for step in (*what.required, *what.fds, *what.pointers, *what.depends)]
+    places += [(offset, kind) for _, offset, kind in what.counts]
+    for offset, kind in places:
+        size = struct.calcsize(f"<{kind}")
+        data[offset : offset + size] = (draw(INTERESTING) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("of", VARIANTS, ids=lambda of: f"{of.ctype}-{of.sizeof()}")
+@given(data=st.data(), table=st.sampled_from(["control", "alloc"]), strict=st.booleans())
+def test_generated_equals_interpreted(of: CStruct, data: st.DataObject, table: str, strict: bool) -> None:
+    call = Call("580.126.20", table, 0x1234, None)
+    raw = data.draw(st.none() | _bytes_of(of) | st.binary(max_size=100))
+    assert decider(call, of, strict=strict)(raw, FILES) == interpret(call, of, raw, FILES, strict=strict)
+
+
+def test_there_is_something_to_compare() -> None:
+    assert len(VARIANTS) >= 40
+
+
+POLICY = Policy.for_driver("580.126.20", caps="compute,utility,profiling")
+
+
+def _event_buffer(**values: int) -> bytes:
+    of: Any = POLICY.alloc[0x90CD].params
+    return of.build({**of.parse(bytes(72)), "hBufferHeader": 1, "hRecordBuffer": 2, **values})  # type: ignore[no-any-return]
+
+
+def test_event_buffer_without_a_header_is_refused() -> None:
+    decision = POLICY.decide_alloc(0x90CD, _event_buffer(hBufferHeader=0), FILES)
+    assert (decision.verdict, decision.errno, decision.why) == (Verdict.REJECT, errno.EINVAL, Why.REQUIRED)
+    for word in ("580.126.20", "0x90cd", "NV_EVENT_BUFFER", "hBufferHeader", "EINVAL"):
+        assert word in decision.reason
+
+
+def test_notification_fd_is_translated() -> None:
+    decision = POLICY.decide_alloc(0x90CD, _event_buffer(notificationHandle=3, hVardataBuffer=9), FILES)
+    assert decision.verdict is Verdict.TRANSLATE
+    assert decision.params == _event_buffer(notificationHandle=(1 << 20) + 3, hVardataBuffer=9)
+    assert decision.depends == (1, 2, 9)
+
+
+def test_no_notification_is_no_look_up() -> None:
+    decision = POLICY.decide_alloc(0x90CD, _event_buffer(), {})
+    assert (decision.verdict, decision.depends) == (Verdict.ALLOW, (1, 2))
+
+
+@pytest.mark.parametrize("value", [7, 4, 0xFFFFFFFF, (1 << 64) - 1, 1 << 32])
+def test_a_bad_notification_fd_names_the_field(value: int) -> None:
+    files = {fd: file for fd, file in FILES.items() if fd}
+    decision = POLICY.decide_alloc(0x90CD, _event_buffer(notificationHandle=value), files)
+    assert (decision.errno, decision.why) == (errno.EINVAL, Why.FD)
+    assert "notificationHandle" in decision.reason
+
+
+def test_values_wider_than_an_fd() -> None:
+    """nvproxy and the driver read 32 bits; the hardened profile refuses the rest."""
+    wide = _event_buffer(notificationHandle=(1 << 32) + 3, hSubDevice=1, recordSize=0x20)
+    assert POLICY.decide_alloc(0x90CD, wide, FILES).verdict is Verdict.TRANSLATE
+    hardened = Policy.for_driver("580.126.20", caps="compute,utility,profiling", profile="hardened")
+    decision = hardened.decide_alloc(0x90CD, wide, FILES)
+    assert (decision.verdict, decision.why) == (Verdict.REJECT, Why.HARDENED)
+
+
+@pytest.mark.parametrize(
+    ("table", "number", "status", "why"),
+    [
+        ("control", 0x20800FFE, 0x56, Why.UNKNOWN),
+        ("alloc", 0xDEAD, 0x22, Why.UNKNOWN),
+        ("alloc", 0x7F, 0x22, Why.REFUSED),
+        ("control", 0x90CD0103, 0x56, Why.REFUSED),
+        ("control", 0x90CD0105, 0x56, Why.REFUSED),
+        ("control", 0x90CD0000, 0x56, Why.REFUSED),
+        ("control", 0x2080030A, 0x56, Why.REFUSED),
+        ("control", 0x20801238, 0x56, Why.OPT_IN),
+    ],
+)
+def test_refusals_with_a_status(table: str, number: int, status: int, why: Why) -> None:
+    decision: Decision = getattr(POLICY, f"decide_{table}")(number, b"", {})
+    assert (decision.verdict, decision.errno, decision.status, decision.why) == (Verdict.REJECT, 0, status, why)
+
+
+def test_a_missing_capability_answers_like_unknown_with_a_reason_of_its_own() -> None:
+    plain = Policy.for_driver("580.126.20", caps="compute,utility")
+    for number in (0x90CD0101, 0x90CD0102, 0x90CD0104, 0x20801231, 0x20800309):
+        assert POLICY.decide_control(number, bytes(8), {}).allowed
+        decision = plain.decide_control(number, bytes(8), {})
+        assert (decision.status, decision.why) == (0x56, Why.CAPABILITY)
+        assert "profiling" in decision.reason
+    assert plain.decide_alloc(0x90CD, bytes(72), {}).status == 0x22
+    assert plain.decide_alloc(0x90CE, bytes(128), {}).allowed
+
+
+def test_an_opt_in_row() -> None:
+    policy = Policy.for_driver("580.126.20", caps="compute,utility,profiling", extra=[0x20801238])
+    assert policy.decide_control(0x20801238, bytes(24), {}).allowed
+
+
+def test_shared_decisions_cannot_be_changed() -> None:
+    decision = POLICY.decide_control(0x90CD0104, None, {})
+    assert decision is POLICY.decide_control(0x90CD0104, None, {})
+    for name in ("verdict", "errno", "colour"):
+        with pytest.raises(AttributeError):
+            setattr(decision, name, 0)
+    with pytest.raises(AttributeError):
+        POLICY.caps = 0  # type: ignore[misc, assignment]
+
+
+def test_unknown_numbers_are_remembered_within_bounds() -> None:
+    policy = Policy.for_driver("580.126.20")
+    for number in range(0x7000_0000, 0x7000_0000 + 5000):
+        assert policy.decide_control(number, None, {}).status == 0x56
+    assert len(policy._control) < 2000
+
+
+def test_one_mebibyte_of_parameters_and_no_more() -> None:
+    assert POLICY.decide_control(0x20800301, bytes(1 << 20), {}).allowed
+    assert POLICY.decide_control(0x20800301, bytes((1 << 20) + 1), {}).errno == errno.EINVAL
+
+
+def test_both_gates() -> None:
+    """Without compute or utility even a root client is EINVAL."""
+    for caps in ("profiling", "graphics"):
+        policy = Policy.for_driver("580.126.20", caps=caps)
+        assert policy.decide_alloc(0x41, None, {}).errno == errno.EINVAL
+        assert policy.decide_control(0x20800301, None, {}).errno == errno.EINVAL
+        assert policy.decide_alloc(0xDEAD, None, {}).errno == errno.EINVAL
+
+
+def test_bypass_windows_and_their_precedence() -> None:
+    for number, name in (
+        (0x20808157, "RM_GSS_LEGACY_MASK"),
+        (0x20810110, "NV2081_BINAPI"),
+        (0x20818001, "RM_GSS_LEGACY_MASK"),
+    ):
+        decision = POLICY.decide_control(number, b"", {})
+        assert (decision.verdict, decision.why) == (Verdict.ALLOW, Why.WINDOW)
+        assert name in decision.reason
+    closed = Policy.for_driver("580.126.20", windows="deny")
+    assert closed.decide_control(0x20808157, b"", {}).status == 0x56
+    listed = Policy.for_driver("580.126.20", windows=[0x20810110])
+    assert listed.decide_control(0x20810110, b"", {}).allowed
+    assert not listed.decide_control(0x20808157, b"", {}).allowed
+
+
+def test_a_policy_can_be_copied_and_sent() -> None:
+    policy = Policy.for_driver("595.71.05", caps="compute,profiling", profile="hardened", allow_unsupported=True)
+    for other in (copy.copy(policy), copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+        assert (other.version, other.caps, other.profile) == (policy.version, policy.caps, policy.profile)
+        assert other.decide_control(0x90CD0104, None, {}).allowed
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 32, (1 << 32) + 0x8000, -0x8000])
+def test_numbers_that_no_ioctl_can_carry(number: int) -> None:
+    assert POLICY.decide_control(number, None, {}).why is Why.UNKNOWN
+
+
+def test_what_a_caller_gets_wrong() -> None:
+    wrong: list[dict[str, Any]] = [
+        {"caps": "ngx"},
+        {"caps": Caps.DISPLAY},
+        {"profile": "soft"},
+        {"windows": "maybe"},
+        {"windows": ["0x8000"]},
+        {"extra": [0x1234]},
+    ]
+    for mistake in wrong:
+        with pytest.raises(ValueError, match=r"."):
+            Policy.for_driver("580.126.20", **mistake)
+    with pytest.raises(LookupError):
+        Policy.for_driver(None)  # type: ignore[arg-type]
+
+
+def test_a_frontend_request_of_another_size() -> None:
+    for arg in (None, b"", bytes(8), bytes(72)):
+        assert POLICY.decide_frontend(0xC00846C9, arg, FILES).errno == errno.EINVAL
+
+
+def test_windows_may_be_any_iterable() -> None:
+    policy = Policy.for_driver("580.126.20", windows=(number for number in [0x20810110]))
+    assert policy.decide_control(0x20810110, b"", {}).allowed

@@ -1,0 +1,1 @@
+"""The subcommands of nvproxy-differ, a module each."""

@@ -1,0 +1,96 @@
+"""nvproxy-differ check: this model against releases of the driver."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from nvproxy_model.tools.differ.shared import add_format, add_source, add_subparser, emit, fail, opened
+
+if TYPE_CHECKING:
+    from nvproxy_model.tools.differ.shared import Releases
+
+EXAMPLES = """\
+  nvproxy-differ check
+  nvproxy-differ check 570.211.01 --source ~/open-gpu-kernel-modules
+  nvproxy-differ check --source nvidia-open-gpu-kernel-modules_555.58.02.orig.tar.xz --format markdown"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the subcommand."""
+    parser = add_subparser(
+        subparsers,
+        "check",
+        "compare this model's structs and numbers with releases of the driver",
+        "Compares every struct and number of the model with each release of driver_versions.yaml, or with those named. One "
+        "that is not in the table is compared with the model of its nearest listed ancestor by git ancestry. One without a "
+        "public source is reported as not checkable.",
+        EXAMPLES,
+    )
+    parser.add_argument(
+        "versions", nargs="*", metavar="VERSION", help="releases (default: all of driver_versions.yaml)"
+    )
+    add_source(parser)
+    add_format(parser, "nvproxy-differ/check/1", ("text", "json", "markdown", "sarif"))
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check and print; returns the exit status."""
+    from nvproxy_model.drivers.compare import model
+    from nvproxy_model.drivers.compare.check import CheckReport, check_release, model_release, not_checkable
+    from nvproxy_model.drivers.render.text import check_lines
+    from nvproxy_model.tools.differ.shared import parent_of, read_releases, refuse_repeated
+
+    refuse_repeated(args.versions)
+    with opened(args) as releases:
+        where = str(args.source) if args.source else "recorded facts"
+        versions = args.versions or _all(releases)
+        models: dict[str, str] = {}
+        absent: dict[str, str] = {}
+        for version in versions:
+            if not _has(releases, version):
+                if model_release(version, lambda _: None) is None:
+                    _unknown(releases, version, where)
+                absent[version] = f"{where}: no such tag" if args.source else "no public source is recorded"
+                continue
+            listed = model_release(version, lambda name: parent_of(releases, name))
+            if listed is None:
+                if args.versions:
+                    fail(
+                        f"{version}: no ancestor of it is in driver_versions.yaml, so there is no model to compare with"
+                    )
+                absent[version] = "no ancestor of it is in driver_versions.yaml"
+            else:
+                models[version] = listed
+        checked = {
+            release.version: check_release(release, models[release.version])
+            for release in read_releases(releases, list(models), model.names(), args)
+        }
+    answers = tuple(checked[v] if v in checked else not_checkable(v, absent[v]) for v in versions)
+    report = CheckReport(where, answers)
+    emit(args, report.as_json(), check_lines(report))
+    return report.exit_status
+
+
+def _has(releases: Releases, version: str) -> bool:
+    return version in releases.versions
+
+
+def _all(releases: Releases) -> list[str]:
+    """The table's releases, and those of a directory or archive that the table lacks."""
+    from nvproxy_model import versions
+    from nvproxy_model.drivers.sources.source import Source
+
+    listed = list(versions.load())
+    return listed + [
+        v for v in releases.versions if isinstance(releases, Source) and not releases.ancestry and v not in listed
+    ]
+
+
+def _unknown(releases: Releases, version: str, where: str) -> None:
+    from nvproxy_model import versions
+    from nvproxy_model.drivers.facts import nearest_names
+
+    near = nearest_names(version, {*versions.load(), *releases.versions})
+    fail(f"{version}: neither in driver_versions.yaml nor in {where}; nearest known: {', '.join(near)}")

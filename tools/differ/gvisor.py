@@ -1,0 +1,171 @@
+"""nvproxy-differ gvisor: a gVisor checkout's Go structs and tables against the drivers' headers, or against the model."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nvproxy_model.tools.differ.shared import (
+    DIFFERENT,
+    SAME,
+    UNKNOWN,
+    add_format,
+    add_source,
+    add_subparser,
+    emit,
+    fail,
+    opened,
+    read_releases,
+)
+
+if TYPE_CHECKING:
+    from nvproxy_model.drivers.gvisor.checkout import Nvproxy
+    from nvproxy_model.drivers.gvisor.parity import Finding, Parity
+
+SCHEMA = "nvproxy-differ/gvisor/1"
+
+EXAMPLES = """\
+  nvproxy-differ gvisor ~/src/gvisor
+  nvproxy-differ gvisor ~/src/gvisor --rev release-20240826.0 --json
+  nvproxy-differ gvisor ~/src/gvisor --source ~/src/open-gpu-kernel-modules
+  nvproxy-differ gvisor ~/src/gvisor --against model
+  nvproxy-differ gvisor ~/src/gvisor --format sarif > nvproxy.sarif"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the subcommand."""
+    parser = add_subparser(
+        subparsers,
+        "gvisor",
+        "compare a gVisor checkout's structs and tables with the drivers, or with the model",
+        "Reads pkg/abi/nvgpu and pkg/sentry/devices/nvproxy/version.go (no Go toolchain) and checks every row of every driver "
+        "version: numbers, names, sizes, offsets, types, union members, pointers and fds in structs that are forwarded as "
+        "bytes, capabilities that change from one version to the next. What cannot be read is listed, and the exit status "
+        "is then 2.",
+        EXAMPLES,
+    )
+    parser.add_argument("path", metavar="PATH", help="a gVisor checkout, or a git repository of it (bare or not)")
+    parser.add_argument(
+        "--rev", metavar="REV", help="a commit, branch or tag of the repository; default: the files, else HEAD"
+    )
+    parser.add_argument("--against", choices=("drivers", "model"), default="drivers", help="(default: drivers)")
+    parser.add_argument("--notes", action="store_true", help="list notes too: what is worth knowing and no difference")
+    add_source(parser)
+    add_format(parser, SCHEMA, ("text", "json", "markdown", "sarif"))
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare and print; returns the exit status. Raises NvproxyError for what cannot be opened."""
+    from nvproxy_model.drivers.gvisor import checkout as gvisor
+
+    if not args.path or args.rev == "":
+        fail("PATH and --rev: an empty name")
+    nvproxy = gvisor.read(Path(args.path), args.rev)
+    if args.against == "model":
+        if args.source is not None:
+            fail("--source: the model is compared without driver sources; leave out --against model or --source")
+        from nvproxy_model.drivers.gvisor.against_model import compare_with_model
+
+        parity = compare_with_model(nvproxy)
+    else:
+        parity = _against_drivers(nvproxy, args)
+    emit(args, as_json(parity, args.against), map(printable, lines(parity, args.against, args.notes)))
+    return {"same": SAME, "different": DIFFERENT, "unknown": UNKNOWN}[parity.verdict]
+
+
+def _against_drivers(nvproxy: Nvproxy, args: argparse.Namespace) -> Parity:
+    from nvproxy_model.drivers.gvisor.parity import compare, release_name
+
+    with opened(args) as releases:
+        tags = [tag for version in nvproxy.versions if (tag := release_name(version, releases.versions)) is not None]
+        wanted = list(dict.fromkeys(tags))
+        read = dict(zip(wanted, read_releases(releases, wanted, None, args), strict=True))
+    return compare(nvproxy, read)
+
+
+def as_json(parity: Parity, against: str) -> dict[str, Any]:
+    """The report as JSON: findings and notes in stable order, numbers as integers."""
+    statuses = Counter(report.status for report in parity.versions)
+    return {
+        "schema": SCHEMA,
+        "revision": parity.revision,
+        "against": against,
+        "verdict": parity.verdict,
+        "versions": [
+            {
+                "version": report.version,
+                "supported": report.supported,
+                "registered": report.registered,
+                "status": report.status,
+                "reason": report.reason,
+                "rows": report.rows,
+                "structs": report.structs,
+            }
+            for report in parity.versions
+        ],
+        "findings": [finding.as_json() for finding in parity.findings],
+        "notes": [finding.as_json() for finding in parity.notes],
+        "unread": [{"where": item.where, "what": item.what, "why": item.why} for item in parity.unread],
+        "summary": {
+            "versions": len(parity.versions),
+            "same": statuses["same"],
+            "different": statuses["different"],
+            "not-checkable": statuses["not-checkable"],
+            "findings": len(parity.findings),
+            "notes": len(parity.notes),
+            "unread": len(parity.unread),
+        },
+    }
+
+
+def lines(parity: Parity, against: str, notes: bool) -> Iterator[str]:
+    """A table of versions, what could not be read, one line a finding, and the verdict."""
+    from nvproxy_model.drivers.render.text import columns
+
+    rows: list[tuple[object, ...]] = [("version", "rows", "structs", "nvproxy", "verdict")]
+    for report in parity.versions:
+        kind = "supported" if report.supported else "unsupported" if report.registered else "a step only"
+        verdict = "not checkable" if report.status == "not-checkable" else report.status
+        why = f": {report.reason}" if report.reason else ""
+        rows.append((report.version, report.rows, report.structs, kind, verdict + why))
+    yield from columns(rows, right=(1, 2))
+    for item in parity.unread:
+        yield f"not-read {item.where}: {item.what}: {item.why}"
+    for finding in parity.findings + (parity.notes if notes else ()):
+        yield _line(finding, "model" if against == "model" else "driver")
+    hidden = "" if notes or not parity.notes else " (--notes lists them)"
+    yield (
+        f"compared {parity.revision} with {'the model' if against == 'model' else 'the drivers'}: "
+        f"{parity.compared} of {len(parity.versions)} versions"
+    )
+    yield (
+        f"verdict: {parity.verdict}: {len(parity.findings)} findings, {len(parity.notes)} notes{hidden}, "
+        f"{len(parity.unread)} not read"
+    )
+
+
+def printable(line: str) -> str:
+    """The line with control characters escaped: the text comes from a source tree that nobody vouches for."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", lambda c: ascii(c[0])[1:-1], line)
+
+
+def _line(finding: Finding, other: str) -> str:
+    values = [f"{side} {_value(v)}" for side, v in (("gvisor", finding.base), (other, finding.next)) if v is not None]
+    shown = f" ({', '.join(values)})" if values else ""
+    return f"{finding.kind:<20}  {finding.name}: {finding.detail}{shown} [{span(finding.versions)}] {finding.where}"
+
+
+def _value(value: int | str) -> str:
+    return f"{value:#x}" if isinstance(value, int) and value > 4096 else str(value)
+
+
+def span(versions: Sequence[str]) -> str:
+    """Versions in few words: ``550.40.07 .. 590.48.01, 20 versions``."""
+    if len(versions) < 3:
+        return ", ".join(versions)
+    return f"{versions[0]} .. {versions[-1]}, {len(versions)} versions"

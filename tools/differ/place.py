@@ -1,0 +1,85 @@
+"""nvproxy-differ place: where a release that the table lacks belongs, and what it needs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, add_format, add_source, add_subparser, emit, fail, opened
+
+EXAMPLES = """\
+  nvproxy-differ place 570.211.01
+  nvproxy-differ place 595.45.04 --source ~/open-gpu-kernel-modules"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the subcommand."""
+    parser = add_subparser(
+        subparsers,
+        "place",
+        "find a new release's parent, and the rows and fields that need a since=",
+        "Finds the nearest ancestor in driver_versions.yaml by git ancestry, compares the model there with the release, and "
+        "prints the release's line, and the members and rows that differ, ready to paste.",
+        EXAMPLES,
+    )
+    parser.add_argument("version", metavar="VERSION")
+    add_source(parser)
+    add_format(parser, "nvproxy-differ/place/1")
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Place and print; returns the exit status."""
+    from nvproxy_model import versions
+    from nvproxy_model.drivers.compare import model
+    from nvproxy_model.drivers.compare.check import check_release, model_release
+    from nvproxy_model.drivers.compare.placement import adopted, node_line, row_edits, struct_edits
+    from nvproxy_model.drivers.render.text import finding_lines
+    from nvproxy_model.tools.differ.shared import parent_of, release_of
+
+    version = args.version
+    with opened(args) as releases:
+        release = release_of(releases, version, model.names(), args)
+
+        def parent(name: str) -> str | None:
+            return parent_of(releases, name)
+
+        above = parent(version)
+        listed = model_release(version if version in versions.load() else above or "", parent)
+        if listed is None:
+            fail(
+                f"{version}: no ancestor of it is in driver_versions.yaml; the table begins at {next(iter(versions.load()))}"
+            )
+        checked = check_release(release, listed)
+        children = [] if listed == version else adopted(version, listed, parent)
+    same = checked.status == "same"
+    structs = [] if same else list(struct_edits(version, checked, release))
+    rows = [] if same else list(row_edits(version, checked.findings, listed))
+    counts = f"{checked.headers} headers, {checked.structs} structs, {checked.constants} constants compared"
+    lines = []
+    if listed == version:
+        lines.append(f"{version} is in driver_versions.yaml already")
+    else:
+        chain = "" if above == listed else f" (its own parent, {above}, is not listed)"
+        lines.append(f"{version}: nearest listed ancestor {listed}{chain}")
+        lines += ["driver_versions.yaml:", node_line(version, listed)]
+        lines += [f'  "{child}": its parent becomes "{version}"' for child in children]
+    lines.append(f"{'identical' if same else 'different'} over what the model uses ({counts})")
+    lines += [f"  {line}" for line in finding_lines(checked.findings)]
+    lines += ["members (new ones may carry an fd or a pointer: give them a role):", *structs] if structs else []
+    lines += ["rows:", *rows] if rows else []
+    report = {
+        "schema": "nvproxy-differ/place/1",
+        "version": version,
+        "parent": above,
+        "listed": listed,
+        "children": children,
+        "verdict": checked.status,
+        "compared": {"headers": checked.headers, "structs": checked.structs, "constants": checked.constants},
+        "findings": [finding.as_json() for finding in checked.findings],
+        "yaml": node_line(version, listed).strip(),
+        "members": structs,
+        "rows": rows,
+    }
+    emit(args, report, lines)
+    return SAME if same else DIFFERENT

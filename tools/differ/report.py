@@ -1,0 +1,146 @@
+"""nvproxy-differ report: one self-contained page with the history of many structs, or a picture of it."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nvproxy_model.errors import NvproxyError
+from nvproxy_model.tools.differ.pin import add_range, ancestry, chosen
+from nvproxy_model.tools.differ.shared import (
+    DIFFERENT,
+    SAME,
+    add_source,
+    add_subparser,
+    fail,
+    opened,
+    read_releases,
+)
+
+if TYPE_CHECKING:
+    from nvproxy_model.drivers.parsing.headers import Wanted
+    from nvproxy_model.drivers.render.heatmap import HeatMap
+
+EXAMPLES = """\
+  nvproxy-differ report -o abi.html
+  nvproxy-differ report -o uvm.html 'UVM_*' NVOS64_PARAMETERS --since 535.54.03
+  nvproxy-differ report -o abi.html --source ~/open-gpu-kernel-modules
+  nvproxy-differ report -o heat-map.svg"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the subcommand."""
+    parser = add_subparser(
+        subparsers,
+        "report",
+        "write a page with the history of many structs as a heat map",
+        "Writes one self-contained HTML page (under 5 MB, no network): a heat map of structs over releases, every layout beside "
+        "the one that it came from, the first breaking release of each struct, and all findings. A file name that ends in "
+        ".svg gives the heat map alone, as a picture.",
+        EXAMPLES,
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="structs, or patterns such as 'UVM_*' (default: the model's)"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write, .html or .svg")
+    add_range(parser)
+    add_source(parser)
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file; returns the exit status. Raises NvproxyError for what cannot be read or written."""
+    from nvproxy_model.drivers.render import html
+
+    output = Path(args.output)
+    if output.suffix not in (".html", ".svg"):
+        fail(f"{args.output}: -o wants a name that ends in .html or .svg")
+    grid, compared, unchecked = _grid(args)
+    _write(output, html.picture(grid) if output.suffix == ".svg" else html.page(grid, compared, unchecked))
+    changing = sum(row.changes for row in grid.rows)
+    breaking = sum(grid.first_break(row.name) is not None for row in grid.rows)
+    checked = sum(len(run.releases) for run in grid.runs if run.checked)
+    size = output.stat().st_size / 1e6
+    print(f"wrote {output} ({size:.1f} MB): {len(grid.rows)} structs over {checked} releases in {len(grid.runs)} runs")
+    print(f"verdict: {'different' if changing else 'same'}: {changing} structs change, {breaking} of them break")
+    return DIFFERENT if changing else SAME
+
+
+def _grid(args: argparse.Namespace) -> tuple[HeatMap, str, dict[str, str | None]]:
+    from nvproxy_model import versions
+    from nvproxy_model.drivers.compare.carriers import fd_paths
+    from nvproxy_model.drivers.render import heatmap
+
+    with opened(args) as releases:
+        names = chosen(releases, args)
+        wanted = _wanted(args)
+        read = dict(zip(names, read_releases(releases, names, wanted, args), strict=True))
+        known = set(releases.versions)
+        above = ancestry(releases)
+    structs, constants = _select(args, read, wanted)
+    unchecked: dict[str, str | None] = {}
+    for node in versions.load().values():
+        parent = node.parent.name if node.parent else None
+        if node.name not in known and parent is not None and (parent in read or parent in unchecked):
+            unchecked[node.name] = parent
+    if args.branch:
+        starts = tuple(f"{branch.rstrip('.')}." for branch in args.branch)
+        unchecked = {name: parent for name, parent in unchecked.items() if name.startswith(starts)}
+    grid = heatmap.build(read, above.get, structs, constants, unchecked, fd_paths())
+    if not grid.rows:
+        fail("no struct to show: none of the releases has one of these names")
+    source = "Recorded facts of NVIDIA's open-gpu-kernel-modules" if args.source is None else f"Read from {args.source}"
+    scope = (
+        "the structs and numbers that the model uses" if not args.names else "structs named " + ", ".join(args.names)
+    )
+    return grid, f"{source}: {scope}", unchecked
+
+
+def _wanted(args: argparse.Namespace) -> Wanted | None:
+    """What a source must be asked for; None (all names) where a pattern stands among them."""
+    from nvproxy_model.drivers.compare import model
+    from nvproxy_model.drivers.parsing.headers import Wanted
+
+    if not args.names:
+        return model.names()
+    if any(character in name for name in args.names for character in "*?["):
+        return None
+    return Wanted(frozenset(args.names), frozenset())
+
+
+def _select(args: argparse.Namespace, read: dict[str, Any], wanted: Wanted | None) -> tuple[set[str], frozenset[str]]:
+    if not args.names and wanted is not None:
+        return set(wanted.structs), wanted.constants
+    known: set[str] = set()
+    for release in read.values():
+        known.update(release.structs)
+    chosen_names: set[str] = set()
+    for name in args.names:
+        found = fnmatch.filter(known, name) if any(c in name for c in "*?[") else [name] if name in known else []
+        if not found:
+            import difflib
+
+            near = difflib.get_close_matches(name, known, 1, 0.6)
+            fail(f"{name}: none of the releases has such a struct" + (f"; did you mean {near[0]}?" if near else ""))
+        chosen_names.update(found)
+    return chosen_names, frozenset()
+
+
+def _write(path: Path, text: str) -> None:
+    """Replaces the file in one step, so that nobody finds half of it."""
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise NvproxyError(f"{path}: {error.strerror or error}") from None

@@ -1,0 +1,326 @@
+"""``nvproxy-policy explain``: what becomes of one call, why, and what would change that."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+from collections.abc import Iterator
+from typing import Any
+
+from nvproxy_model import versions
+from nvproxy_model.abi.constants import NV01_EVENT
+from nvproxy_model.caps import DEFAULT, Caps
+from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
+from nvproxy_model.layout import Layout
+from nvproxy_model.policy.decision import Decision, Verdict, Why
+from nvproxy_model.policy.hardened import CAPS
+from nvproxy_model.policy.policy import Policy, window
+from nvproxy_model.rules import Rule
+from nvproxy_model.structs.nvos import NVOS21_PARAMETERS
+from nvproxy_model.tools.policy import upstream as policy_upstream
+from nvproxy_model.tools.policy.names import ROWS, Call, calls, driver_names, near, releases
+from nvproxy_model.tools.policy.shared import (
+    ADMITTED,
+    REFUSED,
+    TABLES,
+    add_policy,
+    add_subparser,
+    handled,
+    policy_of,
+    print_json,
+    say,
+)
+from nvproxy_model.versions import DriverVersion
+
+__all__ = ["add_parser"]
+
+SCHEMA = "nvproxy-policy/explain/1"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the subcommand."""
+    parser = add_subparser(
+        subparsers,
+        "explain",
+        "what becomes of one call, and why",
+        "Takes a number (0x20801231, 545264177), a request as strace prints it (0xc020462a, _IOC(...), _IOWR(...)) or a symbol of "
+        "NVIDIA's: an escape, UVM command, control command, class, or a struct of one. A number that several tables have is "
+        "explained for each, unless --kind says which.",
+        "  nvproxy-policy explain 0x20801231 --caps compute,utility,profiling\n"
+        "  nvproxy-policy explain '_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2b, 0x30)'\n"
+        "  nvproxy-policy explain NV2080_CTRL_CMD_GPU_GET_RECOVERY_ACTION --driver 550.90.12\n"
+        "  nvproxy-policy explain 0x41 --kind alloc --json",
+        "0 admitted (as far as the number decides), 1 refused, 2 not known what is meant",
+    )
+    parser.add_argument("what", metavar="NUMBER|NAME")
+    parser.add_argument("--kind", choices=TABLES, help="the table, where a number stands in several")
+    add_policy(parser)
+    parser.add_argument("--json", action="store_true", help=SCHEMA)
+    parser.set_defaults(func=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    policy = policy_of(args)
+    answers = [_answer(policy, call) for call in calls(args.what, args.kind, policy.version)]
+    if args.json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "input": args.what,
+                "driver": policy.version.name,
+                "supported": policy.version.supported,
+                "caps": list(policy.caps.names),
+                "profile": policy.profile,
+                "answers": answers,
+            }
+        )
+    else:
+        head = f"driver {policy.version}, capabilities {policy.caps or 'none'}" + (
+            f", profile {policy.profile}" if policy.profile != "gvisor" else ""
+        )
+        say(_text(head, answers))
+    return ADMITTED if all(answer["verdict"] == "admitted" for answer in answers) else REFUSED
+
+
+def _answer(policy: Policy, call: Call) -> dict[str, Any]:
+    rules: Any = getattr(policy, call.table)
+    rule: Rule | None = rules.get(call.number)
+    every = [row for row in ROWS[call.table] if row.number == call.number]
+    shown = rule or (every[-1] if every else None)
+    decision = _decision(policy, call, rule)
+    name = shown.name if shown is not None else next(iter(driver_names(call.table, call.number)), None)
+    answer: dict[str, Any] = {
+        "kind": call.table,
+        "number": call.number,
+        "hex": f"{call.number:#x}",
+        "name": name,
+        "request_size": call.size,
+        "verdict": "admitted" if decision.allowed else "refused",
+        "conditional": decision.allowed and _terms(policy, call, rule),
+        "why": decision.why.name,
+        "reason": decision.reason,
+        "errno": errno.errorcode.get(decision.errno) if decision.errno else None,
+        "status": decision.status,
+        "admits": _admits(policy, decision, every),
+        "handling": handled(rule, policy.version) if rule is not None else None,
+        "duty": decision.duty,
+        "params": _params(rule, policy.version, call.size) if rule is not None else None,
+        "upstream": {
+            "gvisor": policy_upstream.place(call.table, shown, policy.version),
+            "driver": policy_upstream.driver(call.table, name),
+        },
+        "decoded": _decoded(call),
+        "nearest": []
+        if shown is not None or decision.allowed
+        else [{"number": row.number, "name": row.name} for row in near(call)],
+    }
+    if (call.table, call.number) == ("alloc", NV01_EVENT):
+        answer["name"], answer["duty"] = "NV01_EVENT", "the class that counts is hClass of its NV0005_ALLOC_PARAMETERS"
+    return answer
+
+
+def _terms(policy: Policy, call: Call, rule: Rule | None) -> bool:
+    """Whether what the struct's fields hold matters, once the number is admitted."""
+    decided = isinstance(policy.entry(call.table, call.number), Decision)
+    return not decided and (rule is None or handled(rule, policy.version) not in ("simple", "depends"))
+
+
+def _decision(policy: Policy, call: Call, rule: Rule | None) -> Decision:
+    """The answer as far as the number, and a frontend request's size, decide it."""
+    entry = policy.entry(call.table, call.number)
+    if isinstance(entry, Decision):
+        return entry
+    asked = policy.call(call.table, call.number)
+    if rule is not None and call.size is not None:
+        sizes = _sizes(rule, policy.version)
+        if sizes and call.size not in sizes:
+            wanted = f"want {' or '.join(map(str, sizes))} bytes"
+            return Decision(Verdict.REJECT, Why.SIZE, asked, errno.EINVAL, detail=(f"_IOC_SIZE {call.size}", wanted))
+    return Decision(Verdict.ALLOW, Why.RULE, asked)
+
+
+def _sizes(rule: Rule, version: DriverVersion) -> list[int]:
+    """The argument sizes that a frontend row takes; none means any."""
+    of = rule.params_at(version)
+    if not isinstance(of, CStruct):
+        return []
+    return [NVOS21_PARAMETERS.sizeof(), of.sizeof()] if rule.handler == "alloc" else [of.sizeof()]
+
+
+def _admits(policy: Policy, decision: Decision, every: list[Rule]) -> dict[str, Any]:
+    """What would admit the call: capabilities, releases, an opt-in. Nothing where no row does."""
+    rows = [row for row in every if not row.rejected]
+    rule = decision.rule
+    caps = rule.caps if rule is not None and not rule.rejected else Caps(0)
+    for row in rows if rule is None else ():
+        caps |= row.caps
+    if decision.why is Why.CAPABILITY and rule is not None and policy.profile == "hardened":
+        caps = CAPS.get(rule.name, caps)
+    return {
+        "caps": list(caps.names),
+        "also": ["compute", "utility"]
+        if decision.call.table in ("control", "alloc") and caps and not caps & DEFAULT
+        else [],
+        "rows": [dict(zip(("name", "from", "until"), (row.name, *releases(row)), strict=True)) for row in rows],
+        "opt_in": any(row.opt_in for row in rows),
+    }
+
+
+def _params(rule: Rule, version: DriverVersion, size: int | None) -> dict[str, Any] | None:
+    """The struct of a row with its leaves; one that is known by name only is looked up in the recorded headers."""
+    of = rule.params_at(version)
+    if rule.handler == "alloc" and size == NVOS21_PARAMETERS.sizeof():
+        of = NVOS21_PARAMETERS
+    if isinstance(of, CStruct):
+        fields = [
+            {"path": path, "offset": offset, "size": member.size, "type": _type(member), "role": _role(member.role)}
+            for path, offset, member in of.walk()
+        ]
+        return {"struct": of.ctype, "size": of.sizeof(), "source": "model", "fields": fields}
+    name = rule.struct_at(version)
+    if of is not None or name is None:
+        return None if of is None else {"struct": name, "size": of.sizeof(), "source": "model", "fields": []}
+    layout, source = _recorded(name, version)
+    if layout is None:
+        return {"struct": name, "size": None, "source": None, "fields": []}
+    leaves = [
+        {"path": leaf.path, "offset": leaf.offset, "size": leaf.size, "type": _dims(leaf.type, leaf.dims), "role": None}
+        for leaf in layout.leaves()
+    ]
+    return {"struct": name, "size": layout.size, "source": source, "fields": leaves}
+
+
+def _recorded(name: str, version: DriverVersion) -> tuple[Layout | None, str | None]:
+    """A struct's layout at the release, or at its nearest recorded ancestor."""
+    from nvproxy_model.drivers import facts
+
+    recorded = facts.load()
+    for ancestor in version.lineage:
+        if ancestor in recorded:
+            return recorded.release(ancestor).structs.get(name), f"headers of {ancestor}"
+    return None, None
+
+
+def _type(member: Member) -> str:
+    return _dims(str(member.element.ctype), member.dims)
+
+
+def _dims(name: str, dims: tuple[int, ...]) -> str:
+    return name + "".join(f"[{n}]" for n in dims)
+
+
+def _role(role: Role | None) -> str | None:
+    """What a proxy does with a field, in words."""
+    if isinstance(role, Fd):
+        return _fd(role)
+    if isinstance(role, UserPointer):
+        return _pointer(role)
+    if isinstance(role, OpaquePointer):
+        if role.null_only:
+            return "pointer: anything but NULL is EINVAL"
+        return (
+            "pointer: NULL for the driver and afterwards for the program"
+            if role.cleared
+            else "pointer, passed on as it is"
+        )
+    if isinstance(role, Handle):
+        words = (
+            ["handle"] + ["0 is EINVAL"] * role.required + ["the new object is freed with the named one"] * role.depends
+        )
+        return ": ".join([words[0], ", ".join(words[1:])]) if words[1:] else "handle"
+    return "status" if isinstance(role, Status) else None
+
+
+def _fd(role: Fd) -> str:
+    passes = [f"{role.null}"] * (role.null is not None) + ["negative values"] * role.negative
+    refused = "EINVAL" if role.refuse is None else f"status {role.refuse:#x}"
+    return (
+        f"fd of a {role.file} file, the host's number for the driver, the program's own afterwards; "
+        f"{' and '.join(passes) + ' passed on, ' if passes else ''}another is {refused}"
+    )
+
+
+def _pointer(role: UserPointer) -> str:
+    if role.to is None:
+        return "pointer to parameters, copied in and out as their own row says"
+    count = f"{role.count[1]} squared" if isinstance(role.count, tuple) else str(role.count)
+    moved = "copied in and out" if role.mode == "inout" else "zeroed for the driver, copied out"
+    null = {
+        "forward": "NULL passed on",
+        "judge": "NULL passed on if the count is in bounds",
+        "copy": "NULL is a fault",
+        "refuse": "NULL refused",
+    }[role.null]
+    refused = "EINVAL" if role.refuse is None else f"status {role.refuse:#x}"
+    empty = "0 elements passed on as NULL" if role.empty == "forward" else f"0 elements {refused}"
+    return f"buffer of {count} x {role.to.sizeof()} bytes, {moved}; {null}, {empty}, over {role.limit} bytes {refused}"
+
+
+def _decoded(call: Call) -> dict[str, Any] | None:
+    """How a control command is built: class, category, id, and the bypass window that it may be in."""
+    if call.table != "control":
+        return None
+    hclass = call.number >> 16
+    name = next((row.name for row in ROWS["alloc"] if row.number == hclass), None)
+    return {
+        "class": hclass,
+        "class_name": name,
+        "category": call.number >> 8 & 0xFF,
+        "id": call.number & 0xFF,
+        "window": window(call.number),
+    }
+
+
+def _text(head: str, answers: list[dict[str, Any]]) -> Iterator[str]:
+    for index, answer in enumerate(answers):
+        if index:
+            yield ""
+        yield f"{answer['kind']} {answer['hex']} {answer['name'] or '(no name known)'}"
+        yield f"  {head}"
+        terms = ", on the terms of its fields" if answer["conditional"] else ""
+        yield f"  {answer['verdict']}{terms}: {answer['reason']}"
+        yield from _text_admits(answer)
+        if answer["handling"] is not None:
+            yield f"  handling   {answer['handling']}"
+        if answer["duty"] is not None:
+            yield f"  embedder   {answer['duty']}"
+        yield from _text_params(answer["params"])
+        if answer["decoded"] is not None:
+            made = answer["decoded"]
+            window = f", window {made['window']}" if made["window"] else ""
+            hclass = " ".join(filter(None, (f"{made['class']:#x}", made["class_name"])))
+            yield f"  number     class {hclass}, category {made['category']:#x}, id {made['id']:#x}{window}"
+        if answer["nearest"]:
+            yield f"  nearest    {', '.join(format(row['number'], '#x') + ' ' + row['name'] for row in answer['nearest'])}"
+        for who, where in answer["upstream"].items():
+            if where is not None:
+                yield f"  {who:11}{where}"
+
+
+def _text_admits(answer: dict[str, Any]) -> Iterator[str]:
+    admits = answer["admits"]
+    if admits["caps"]:
+        also = f", with {' or '.join(admits['also'])} for the call itself" if admits["also"] else ""
+        yield f"  caps       any of {', '.join(admits['caps'])}{also}"
+    root = next(iter(versions.load()))
+    for row in admits["rows"]:
+        if len(admits["rows"]) == 1 and row["from"] == [root] and not row["until"]:
+            yield "  releases   every one"
+            continue
+        until = f", until {', '.join(row['until'])}" if row["until"] else ""
+        name = f": {row['name']}" if len(admits["rows"]) > 1 else ""
+        yield f"  releases   from {', '.join(row['from'])}{until}{name}"
+    if admits["opt_in"]:
+        yield f"  opt-in     Policy.for_driver(..., extra=[{answer['hex']}])"
+
+
+def _text_params(params: dict[str, Any] | None) -> Iterator[str]:
+    if params is None:
+        return
+    size = "its layout is not recorded" if params["size"] is None else f"{params['size']} bytes"
+    source = "" if params["source"] in (None, "model") else f", from the {params['source']}"
+    yield f"  struct     {params['struct']}, {size}{source}"
+    width = max((len(field["path"]) for field in params["fields"]), default=0)
+    for field in params["fields"]:
+        place = f"{field['offset']:5} {field['size']:5}  {field['path']:{width}}"
+        yield f"    {place}  {field['type']:10}  {field['role'] or ''}".rstrip()

@@ -1,0 +1,144 @@
+"""What nvproxy-policy's subcommands share: arguments, output, and how a mistake is told."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from nvproxy_model import caps as capabilities
+from nvproxy_model import versions
+from nvproxy_model.caps import Caps
+from nvproxy_model.errors import NvproxyError, UnsupportedDriverVersion
+from nvproxy_model.fields import CStruct
+from nvproxy_model.policy.policy import PROFILES, Policy
+from nvproxy_model.rules import Rule
+from nvproxy_model.tools.command import UNKNOWN, Parser, fail
+from nvproxy_model.versions import DriverVersion
+
+__all__ = [
+    "ADMITTED",
+    "REFUSED",
+    "TABLES",
+    "UNKNOWN",
+    "Parser",
+    "add_policy",
+    "add_subparser",
+    "caps_of",
+    "fail",
+    "handled",
+    "node_of",
+    "policy_of",
+    "print_json",
+    "say",
+    "structs",
+]
+
+ADMITTED, REFUSED = 0, 1
+"""Exit statuses, beside UNKNOWN."""
+
+TABLES = ("frontend", "uvm", "control", "alloc")
+
+
+def add_subparser(
+    subparsers: Any, name: str, summary: str, description: str, examples: str, exits: str
+) -> argparse.ArgumentParser:
+    """A subcommand's parser, with examples and what its exit status says under its help."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name, help=summary, description=description, epilog=f"examples:\n{examples}\n\nexit status: {exits}"
+    )
+    return parser
+
+
+def add_policy(parser: argparse.ArgumentParser, *, driver: bool = True) -> None:
+    """``--driver`` (unless the version is an argument), ``--caps`` and ``--profile``."""
+    if driver:
+        parser.add_argument("--driver", metavar="V", default="latest", help="a release (default: the latest supported)")
+    parser.add_argument(
+        "--caps",
+        metavar="C",
+        default=str(capabilities.DEFAULT),
+        help="as in NVIDIA_DRIVER_CAPABILITIES, and sandbox-only ones (default: %(default)s)",
+    )
+    parser.add_argument("--profile", choices=PROFILES, default=PROFILES[0], help="(default: %(default)s)")
+    if driver:
+        parser.add_argument(
+            "--allow-unsupported",
+            action="store_true",
+            help="answer for a release that is known but that nvproxy does not support",
+        )
+
+
+def caps_of(text: str) -> Caps:
+    """The set that a list of names gives; a mistake ends the command."""
+    try:
+        return capabilities.resolve(text)
+    except ValueError as error:
+        fail(f"--caps: {error}")
+
+
+def node_of(text: str, *, allow_unsupported: bool) -> DriverVersion:
+    """The release of that name; one that is unknown, or not supported, ends the command with the way out."""
+    try:
+        return versions.load().find(text, allow_unsupported=allow_unsupported)
+    except UnsupportedDriverVersion:
+        branch = f"{text.partition('.')[0]}."
+        supported = [node.name for node in versions.load().values() if node.supported and node.name.startswith(branch)]
+        near = f"; supported: {', '.join(supported)}" if supported else ""
+        fail(f"driver {text}: known, but nvproxy does not support it{near}, or --allow-unsupported")
+    except NvproxyError as error:
+        fail(str(error))
+
+
+def policy_of(args: argparse.Namespace, *, extra: Iterable[int] = ()) -> Policy:
+    """The policy that ``--driver``, ``--caps`` and ``--profile`` ask for."""
+    node = node_of(args.driver, allow_unsupported=args.allow_unsupported)
+    return Policy.for_driver(node.name, caps_of(args.caps), profile=args.profile, allow_unsupported=True, extra=extra)
+
+
+def structs(rule: Rule, version: DriverVersion) -> list[str]:
+    """The names of the structs of a row at a release. An array of plain numbers has none."""
+    if rule.name == "NV_ESC_RM_ALLOC":
+        return ["NVOS21_PARAMETERS", "NVOS64_PARAMETERS"]  # the two forms of its argument
+    name = rule.struct_at(version)
+    return [] if name is None or name == "NvU32" else [name]
+
+
+def handled(rule: Rule, version: DriverVersion) -> str:
+    """How a row is handled: ``simple``, or what its struct's roles and its handler ask for, joined by ``+``."""
+    from nvproxy_model.policy.decide import plan
+
+    if rule.rejected:
+        return "reject"
+    if rule.opt_in:
+        return "opt-in"
+    parts = []
+    of = rule.params_at(version)
+    if isinstance(of, CStruct):
+        what = plan(of)
+        parts += ["fd"] * bool(what.fds) + ["buffer"] * bool(what.pointers) + ["depends"] * bool(what.depends)
+    if rule.handler is not None:
+        parts.append(rule.handler)
+    return "+".join(parts) or "simple"
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+_STYLES = {"admitted": "32", "refused": "31"}
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines; on a terminal a line's verdict is coloured."""
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    for line in lines:
+        if colour:
+            for word, style in _STYLES.items():
+                line = re.sub(rf"\b{word}\b", f"\x1b[{style}m{word}\x1b[0m", line)
+        print(line)

@@ -1,0 +1,187 @@
+"""``nvproxy-policy table``: every row of a release, and what differs between two."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nvproxy_model.caps import SUPPORTED, Caps
+from nvproxy_model.fields import CStruct
+from nvproxy_model.policy.policy import Policy
+from nvproxy_model.rules import Rule
+from nvproxy_model.tools.policy.shared import (
+    ADMITTED,
+    REFUSED,
+    TABLES,
+    add_subparser,
+    caps_of,
+    fail,
+    handled,
+    node_of,
+    print_json,
+    say,
+    structs,
+)
+from nvproxy_model.versions import DriverVersion
+
+__all__ = ["add_parser"]
+
+SCHEMA = "nvproxy-policy/table/1"
+DIFF_SCHEMA = "nvproxy-policy/table-diff/1"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the subcommand."""
+    parser = add_subparser(
+        subparsers,
+        "table",
+        "every row of a release's four tables",
+        "Lists the numbers that nvproxy knows at a release, with the capabilities that admit them, their structs and how they are "
+        "handled; with --diff, what changed from the first release to the second.",
+        "  nvproxy-policy table 580.126.20 --caps video\n  nvproxy-policy table 570.195.03 --diff 580.126.20",
+        "0 listed, or the same; 1 different; 2 an unknown release or capability",
+    )
+    parser.add_argument(
+        "version", metavar="VERSION", help="a release, or 'latest'; also one that nvproxy does not support"
+    )
+    parser.add_argument("--caps", metavar="C", help="only what these admit (default: every row)")
+    parser.add_argument("--diff", metavar="OTHER", help="a second release")
+    parser.add_argument("--json", action="store_true", help=f"{SCHEMA}, with --diff {DIFF_SCHEMA}")
+    parser.set_defaults(func=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    node = node_of(args.version, allow_unsupported=True)
+    caps = None if args.caps is None else caps_of(args.caps)
+    if args.diff is not None:
+        other = node_of(args.diff, allow_unsupported=True)
+        if other is node:
+            fail(f"--diff: {other} is VERSION itself")
+        return _diff(node, other, caps, json=args.json)
+    rows = {table: list(_rows(node, table, caps)) for table in TABLES}
+    refused = [] if caps is not None else list(_refused(node))
+    if args.json:
+        document: dict[str, Any] = {"schema": SCHEMA, "version": node.name, "supported": node.supported}
+        document["caps"] = None if caps is None else list(caps.names)
+        for table in TABLES:
+            document[table] = [_json(rule, node) for rule in rows[table]]
+        print_json({**document, "refused": refused})
+        return ADMITTED
+    say(_lines(rows, refused, node))
+    return ADMITTED
+
+
+def _tables(node: DriverVersion) -> Policy:
+    return Policy.for_driver(node.name, SUPPORTED, allow_unsupported=True)
+
+
+def _rows(node: DriverVersion, table: str, caps: Caps | None) -> Iterator[Rule]:
+    """The rows that some capability opens; those that nothing opens are `_refused`'s."""
+    rules: Mapping[int, Rule] = getattr(_tables(node), table)
+    for rule in rules.values():
+        if rule.caps and (caps is None or (rule.caps & caps and not rule.rejected)) and not rule.opt_in:
+            yield rule
+
+
+def _refused(node: DriverVersion) -> Iterator[dict[str, Any]]:
+    for table in TABLES:
+        rules: Mapping[int, Rule] = getattr(_tables(node), table)
+        for rule in rules.values():
+            if not rule.caps or rule.opt_in:
+                yield {
+                    "table": table,
+                    "number": rule.number,
+                    "name": rule.name,
+                    "kind": handled(rule, node),
+                    "structs": structs(rule, node),
+                    "why": rule.why,
+                }
+
+
+def _json(rule: Rule, node: DriverVersion) -> dict[str, Any]:
+    return {
+        "number": rule.number,
+        "name": rule.name,
+        "caps": list(rule.caps.names),
+        "kind": handled(rule, node),
+        "structs": structs(rule, node),
+    }
+
+
+def _lines(rows: Mapping[str, list[Rule]], refused: list[dict[str, Any]], node: DriverVersion) -> Iterator[str]:
+    for table in TABLES:
+        for rule in rows[table]:
+            caps, kind, of = str(rule.caps), handled(rule, node), ", ".join(structs(rule, node))
+            yield f"{table:9}{rule.number:#010x}  {rule.name:62} {caps:34} {kind:18} {of}".rstrip()
+    for row in refused:
+        yield f"{row['table']:9}{row['number']:#010x}  {row['name']:62} {row['kind']}: {row['why']}"
+    counts = ", ".join(f"{len(rows[table])} {table}" for table in TABLES)
+    yield f"{node}{'' if node.supported else ' (known, not supported)'}: {counts}"
+
+
+def _diff(base: DriverVersion, to: DriverVersion, caps: Caps | None, *, json: bool) -> int:
+    findings = [found for table in TABLES for found in _compare(table, base, to, caps)]
+    compared = {
+        table: len({rule.number for node in (base, to) for rule in _rows(node, table, caps)}) for table in TABLES
+    }
+    if not any(compared.values()):
+        fail(f"--caps: {caps} admits nothing in either release: nothing was compared")
+    verdict = "different" if findings else "same"
+    if json:
+        report = {"schema": DIFF_SCHEMA, "base": base.name, "next": to.name, "verdict": verdict}
+        print_json({**report, "compared": compared, "findings": findings})
+    else:
+        say(_diff_line(found) for found in findings)
+        say(
+            [
+                f"{base} to {to}: {verdict}; compared {', '.join(f'{n} {table}' for table, n in compared.items())} numbers"
+            ]
+        )
+    return REFUSED if findings else ADMITTED
+
+
+def _diff_line(found: Mapping[str, Any]) -> str:
+    line = f"{found['table']:9}{found['number']:#010x}  {found['name']:62} {found['kind']}"
+    return line if found["kind"].startswith("row-") else f"{line}: {found['base']} -> {found['next']}"
+
+
+def _compare(table: str, base: DriverVersion, to: DriverVersion, caps: Caps | None) -> Iterator[dict[str, Any]]:
+    before = {rule.number: rule for rule in _rows(base, table, caps)}
+    after = {rule.number: rule for rule in _rows(to, table, caps)}
+    for number in sorted(before.keys() | after.keys()):
+        old, new = before.get(number), after.get(number)
+        if old is None or new is None:
+            there = old or new
+            assert there is not None
+            yield _finding(table, there, "row-added" if old is None else "row-removed", None, None)
+            continue
+        for kind, one, other in (
+            ("renamed", old.name, new.name),
+            ("caps-changed", str(old.caps), str(new.caps)),
+            ("handling-changed", handled(old, base), handled(new, to)),
+            ("struct-renamed", ", ".join(structs(old, base)), ", ".join(structs(new, to))),
+            ("layout-changed", *_layouts(old, base, new, to)),
+        ):
+            if one != other:
+                yield _finding(table, new, kind, one, other)
+
+
+def _layouts(old: Rule, base: DriverVersion, new: Rule, to: DriverVersion) -> tuple[str, str]:
+    """Both sizes, and the leaves that only one of them has; equal texts for equal layouts. Only defined structs have one."""
+    one, other = old.params_at(base), new.params_at(to)
+    if one is other or one is None or other is None:
+        return "", ""
+    leaves = [
+        {f"{path}@{offset}": None for path, offset, _ in of.walk()} if isinstance(of, CStruct) else {}
+        for of in (one, other)
+    ]
+    texts = []
+    for of, mine, theirs in ((one, leaves[0], leaves[1]), (other, leaves[1], leaves[0])):
+        own = [leaf for leaf in mine if leaf not in theirs]
+        texts.append(f"{of.sizeof()} bytes" + (f": {' '.join(own)}" if own else ""))
+    return texts[0], texts[1]
+
+
+def _finding(table: str, rule: Rule, kind: str, base: Any, to: Any) -> dict[str, Any]:
+    return {"table": table, "number": rule.number, "name": rule.name, "kind": kind, "base": base, "next": to}

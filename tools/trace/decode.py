@@ -1,0 +1,241 @@
+"""nvproxy-trace decode: every call by name, with every field of its struct."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from nvproxy_model.tools.trace.shared import ADMITTED, UNKNOWN, bold, choose_driver, number, problems, selected, watched
+from nvproxy_model.trace.decode.catalog import Catalog
+from nvproxy_model.trace.decode.decoder import SCHEMA, Decoder
+from nvproxy_model.trace.format import IOCTL_KINDS, printable
+from nvproxy_model.trace.reader import Reader
+
+_LONG = 8
+
+
+def add_parser(subparsers: Any) -> None:
+    """The arguments."""
+    parser = subparsers.add_parser(
+        "decode",
+        help="every call by name, with every field of its struct",
+        description="Decode a trace. Fields of the model's structs have roles; other structs come from the "
+        "recorded facts of the nearest public release.",
+        epilog="""\
+examples:
+  nvproxy-trace decode run.jsonl.zst
+  nvproxy-trace decode run.jsonl.zst --kind alloc --name '*CHANNEL*'
+  nvproxy-trace decode run.jsonl.zst --status 0x56 --json | jq .name
+""",
+    )
+    parser.add_argument("file", metavar="FILE", help="a trace: plain, gzip or zstd; - for standard input")
+    parser.add_argument(
+        "--driver", metavar="V", help="the release to decode by (default: the one that the trace names)"
+    )
+    parser.add_argument(
+        "--kind", action="append", choices=[*IOCTL_KINDS, "open", "mmap", "close", "dup", "fd", "process", "exec"]
+    )
+    parser.add_argument("--name", metavar="GLOB", help="only calls whose name matches, as NV2080_CTRL_CMD_GPU_*")
+    parser.add_argument("--number", metavar="N", type=number, action="append", help="only this number; may be repeated")
+    parser.add_argument(
+        "--status", metavar="S", type=number, action="append", help="only this NV status; may be repeated"
+    )
+    parser.add_argument("--tid", metavar="TID", type=int, action="append", help="only this thread; may be repeated")
+    parser.add_argument(
+        "--json", action="store_true", help=f"JSON Lines: a head with schema {SCHEMA}, one object a record, a summary"
+    )
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Decode; 2 when not all of the trace could be read."""
+    driver = choose_driver(args.file, args.driver)
+    decoders = {driver: Decoder(Catalog(driver))}
+    reader = Reader(args.file)
+    keep = selected(args)
+    numbers = set(args.number or ())
+
+    def decoded() -> Iterator[dict[str, Any]]:
+        for rec in watched(reader):
+            if not keep(rec) or (numbers and rec.key not in numbers):
+                continue
+            name = driver
+            # Traces of several machines in one file: each is read by its own driver.
+            if args.driver is None and reader.header.driver is not None:
+                name = reader.header.driver
+            decoder = decoders.get(name)
+            if decoder is None:
+                if len(decoders) >= 64:
+                    decoders.clear()
+                decoder = decoders[name] = Decoder(Catalog(name))
+            obj = decoder.record(rec)
+            if args.name and not fnmatch.fnmatchcase(obj.get("name") or "", args.name):
+                continue
+            yield obj
+
+    notes = decoders[driver].catalog.notes
+    (_as_json if args.json else _as_text)(decoded(), driver, notes, decoders, reader)
+    problems(args.file, reader.problems)
+    return ADMITTED if reader.complete else UNKNOWN
+
+
+def _counts(decoders: dict[str, Decoder]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for decoder in decoders.values():
+        for what, count in decoder.counts.items():
+            total[what] = total.get(what, 0) + count
+    return dict(sorted(total.items()))
+
+
+def _as_json(
+    objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Reader
+) -> None:
+    out = sys.stdout.buffer
+    sys.stdout.flush()
+
+    def put(obj: Any) -> None:
+        out.write(orjson.dumps(obj, option=orjson.OPT_APPEND_NEWLINE))
+
+    put({"schema": SCHEMA, "driver": driver, "notes": notes})
+    count = 0
+    for obj in objects:
+        put(obj)
+        count += 1
+    summary = {
+        "records": count,
+        "not_known": _counts(decoders),
+        "complete": reader.complete,
+        "problems": reader.problems.count,
+    }
+    put({"summary": summary})
+    out.flush()
+
+
+def _as_text(
+    objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Reader
+) -> None:
+    for note in notes:
+        print(f"# {note}")
+    for obj in objects:
+        for line in text(obj):
+            print(line)
+    for what, count in _counts(decoders).items():
+        print(f"# {what}: {count}")
+
+
+def text(obj: dict[str, Any]) -> Iterator[str]:
+    """A decoded record in lines: the call, then its structs, then what changed."""
+    head = f"{obj['line']:>6} {obj['t'] / 1e9:.6f} {obj['pid']}"
+    if obj["tid"] != obj["pid"]:
+        head += f"/{obj['tid']}"
+    dev = printable(str(obj.get("dev", "")).removeprefix("/dev/"))
+    if "fd" in obj:
+        head += f" {obj['fd']}"
+    if obj["k"] != "ioctl":
+        rest = " ".join(
+            f"{key}={printable(str(obj[key]))}" for key in ("len", "prot", "how", "ppid", "command") if key in obj
+        )
+        yield " ".join(filter(None, [head, obj["k"], dev, rest])) + _answer(obj)
+        return
+    name = obj["name"] or "?"
+    yield f"{head} {dev} {obj['kind']} {obj['number']:#x} {bold(name)}{_answer(obj)}"
+    if "via_xfer" in obj:
+        via = obj["via_xfer"]
+        yield f"         via XFER: {via['number']:#x} {via['name'] or '?'}, {via['size']} bytes"
+        if "arg" in via:
+            yield from _struct(via["arg"])
+    for part in ("arg", "params"):
+        if part in obj:
+            yield from _struct(obj[part])
+    for buffer in obj.get("buffers", ()):
+        yield f"         {buffer['field']} -> {buffer['size']} bytes {_hex(buffer['hex'])}"
+        if "changed_hex" in buffer:
+            yield f"           after: {_hex(buffer['changed_hex'])}"
+    for note in obj.get("notes", ()):
+        yield f"         # {printable(note)}"
+
+
+def _answer(obj: dict[str, Any]) -> str:
+    if obj.get("errno"):
+        out = f" = {obj['errno']}"
+    elif "status" in obj:
+        out = f" = {obj['status']:#x}" + (f" {obj['status_name']}" if obj["status_name"] else "")
+    elif obj["ret"] is None:
+        out = "" if obj["k"] in ("process", "exec") else " = ?"
+    else:
+        out = f" = {obj['ret']}"
+    return out + (f" ({obj['d'] / 1000:.1f} us)" if "d" in obj else "")
+
+
+def _hex(digits: str) -> str:
+    return digits if len(digits) <= 64 else f"{digits[:64]}..."
+
+
+def _struct(part: dict[str, Any]) -> Iterator[str]:
+    if part["struct"] is None:
+        yield f"         {part['unknown']} bytes {_hex(part['hex'])}"
+        if "changed_hex" in part:
+            yield f"           after: {_hex(part['changed_hex'])}"
+        return
+    roles, names = part.get("roles", {}), part.get("names", {})
+    if "fields" in part:
+        yield f"         {part['struct']} {_fields(part['fields'], roles, names)}".rstrip()
+    if "changed" in part:
+        yield f"           after: {_fields(part['changed'], roles, names)}".rstrip()
+    if part.get("unknown"):
+        yield f"         # {part['unknown']} bytes more than {part['struct']} has"
+
+
+def _fields(fields: dict[str, Any], roles: dict[str, str], names: dict[str, str], prefix: str = "") -> str:
+    return " ".join(f"{name}={_value(value, prefix + name, roles, names)}" for name, value in fields.items())
+
+
+def _value(value: Any, path: str, roles: dict[str, str], names: dict[str, str]) -> str:
+    if isinstance(value, dict):
+        return "{" + _fields(value, roles, names, path + ".") + "}"
+    if isinstance(value, list):
+        return _list(value, path, roles, names)
+    if isinstance(value, str):
+        return f'"{printable(value)}"' if not _is_hex(value) else _zeros(value)
+    if path in names:
+        return f"{value}:{names[path]}"
+    role = roles.get(path)
+    if role == "fd":
+        return f"fd:{value if value < 1 << 31 or value >= 1 << 32 else value - (1 << 32)}"
+    if role in ("handle", "pointer", "opaque", "status") or (isinstance(value, int) and value > 9):
+        return f"{value:#x}"
+    return str(value)
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) % 2 == 0 and len(text) > 1 and all(c in "0123456789abcdef" for c in text)
+
+
+def _zeros(digits: str) -> str:
+    kept = digits.rstrip("0")
+    if len(digits) <= 64:
+        return digits
+    kept = kept[:64] + ("..." if len(kept) > 64 else "")
+    return f"{kept}[{len(digits) // 2} bytes]"
+
+
+def _list(values: list[Any], path: str, roles: dict[str, str], names: dict[str, str]) -> str:
+    """Runs of equal elements are counted: most arrays of this ABI are mostly zero."""
+    parts: list[str] = []
+    at = 0
+    while at < len(values):
+        end = at
+        while end < len(values) and values[end] == values[at]:
+            end += 1
+        shown = _value(values[at], path + "[]", roles, names)
+        parts.append(shown if end - at == 1 else f"{shown} x{end - at}")
+        if len(parts) > 4 * _LONG and end < len(values):
+            parts.append(f"... {len(values) - end} more")
+            break
+        at = end
+    return "[" + ", ".join(parts) + "]"

@@ -1,0 +1,95 @@
+"""nvproxy-trace import: logs that people already have, as a trace."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from nvproxy_model.tools.trace.shared import ADMITTED, UNKNOWN, fail, problems, watched
+from nvproxy_model.trace import format as fmt
+from nvproxy_model.trace.format import Header, printable, writing
+from nvproxy_model.trace.logs.kinds import KINDS, Import
+from nvproxy_model.trace.reader import Problems
+from nvproxy_model.trace.record import spool
+from nvproxy_model.trace.record.preload import Outcome, convert
+from nvproxy_model.trace.study.era import infer, sized
+
+
+def add_parser(subparsers: Any) -> None:
+    """The arguments."""
+    parser = subparsers.add_parser(
+        "import",
+        help="strace output, nvproxy's debug log, gVisor's ioctl sniffer, a recorder's spool",
+        description="Read a log as a trace. What its text does not hold is left out, never guessed: strace "
+        "prints no argument bytes, so its "
+        "RM_CONTROL and RM_ALLOC calls have no command and no class.",
+        epilog="""\
+examples:
+  strace -f -o strace.txt -e trace=openat,ioctl,close,dup,clone,clone3,fork,vfork nvidia-smi
+  nvproxy-trace import strace.txt -o log.jsonl && nvproxy-trace decode log.jsonl --driver 580.126.20
+  nvproxy-trace import runsc.log.boot -o boot.jsonl.gz
+  nvproxy-trace import run.jsonl.zst.spool -o run.jsonl.zst     (a recording whose recorder was killed)
+""",
+    )
+    parser.add_argument("file", metavar="FILE", help="a log, plain, gzip or zstd; - for standard input")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", required=True, help="the trace: gzip or zstd by its ending (.gz, .zst)"
+    )
+    parser.add_argument(
+        "--from", dest="kind", choices=(*KINDS, "spool"), help="what the log is (default: told by its lines)"
+    )
+    parser.add_argument("--driver", metavar="V", help="the release that answered, if you know it")
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Import the log."""
+    if args.kind == "spool" or (args.kind is None and args.file != "-" and _is_spool(Path(args.file))):
+        return _spool(args)
+    source = Import(args.file, args.kind)
+    records = iter(watched(source))
+    first = next(records, None)
+    if first is None and source.problems.count == 0:
+        fail(f"{printable(args.file)}: no call on an NVIDIA device in it")
+    requests: set[tuple[int, int]] = set()
+    kinds: Counter[str] = Counter()
+    head = Header(driver=args.driver, recorder=source.kind)
+    with writing(args.output, head) as writer:
+        for line, obj in enumerate(_chain(first, records), 1):
+            writer.put(obj)
+            rec = fmt.record(obj, line)
+            kinds[rec.kind or rec.k] += 1
+            found = sized(rec)
+            if found is not None and len(requests) < 4096:
+                requests.add(found)
+    problems(args.file, source.problems)
+    counted = ", ".join(f"{name} {count}" for name, count in sorted(kinds.items()))
+    print(f"{printable(args.output)}: {writer.records} records of {source.lines} lines of {source.kind} ({counted})")
+    print(f"{infer(requests)}")
+    if kinds["fe"] and source.kind == "strace":
+        print("commands and classes cannot be known: strace prints no argument bytes")
+    return ADMITTED if not source.problems.count else UNKNOWN
+
+
+def _chain(first: Any, rest: Any) -> Any:
+    if first is not None:
+        yield first
+    yield from rest
+
+
+def _is_spool(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == spool.MAGIC
+
+
+def _spool(args: argparse.Namespace) -> int:
+    outcome = Outcome(0, problems=Problems())
+    convert(Path(args.file), Path(args.output), Header(driver=args.driver, recorder="preload"), outcome)
+    problems(args.file, outcome.problems)
+    print(
+        f"{printable(args.output)}: {outcome.records} records, {outcome.seen.ioctls} ioctls of "
+        f"{len(outcome.seen.processes)} processes"
+    )
+    return ADMITTED if not outcome.problems.count else UNKNOWN

@@ -1,0 +1,111 @@
+"""nvproxy-trace record: run a program and write down what it asks of the driver."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from nvproxy_model.tools.trace.shared import fail, problems
+from nvproxy_model.trace.format import printable
+from nvproxy_model.trace.record.preload import CANNOT_SEE, Outcome, hides, record
+
+
+def add_parser(subparsers: Any) -> None:
+    """The arguments."""
+    parser = subparsers.add_parser(
+        "record",
+        help="run a program and write down what it asks of the driver",
+        description="Run CMD and record its calls on /dev/nvidia*, and those of the processes it starts. CMD's "
+        "output, input and exit status are its own.",
+        epilog=f"""\
+The preloaded recorder sees arguments before and after each call. It cannot see {CANNOT_SEE}.
+--seccomp sees those too, but arguments before the call only, no answers; it costs more a call.
+
+examples:
+  nvproxy-trace record -o run.jsonl.zst -- python3 train.py
+  nvproxy-trace record -o run.jsonl.gz --no-values -- nvidia-smi
+  nvproxy-trace record -o run.jsonl.zst --seccomp -- ./static-program
+""",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the trace: gzip or zstd by its ending (.gz, .zst)"
+    )
+    values = parser.add_mutually_exclusive_group()
+    values.add_argument(
+        "--values",
+        dest="values",
+        action="store_true",
+        default=True,
+        help="keep the bytes of structs and buffers (default)",
+    )
+    values.add_argument(
+        "--no-values", dest="values", action="store_false", help="keep numbers, sizes and statuses only"
+    )
+    parser.add_argument("--seccomp", action="store_true", help="through seccomp user notification")
+    parser.add_argument(
+        "--driver", metavar="V", help="the release of the machine (default: what /proc/driver/nvidia/version says)"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing at the end unless something is wrong")
+    parser.add_argument("cmd", metavar="CMD", nargs="+", help="the program and its arguments, after --")
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the program; its exit status is ours."""
+    output = Path(args.output)
+    if output.is_dir():
+        fail(f"{printable(args.output)}: is a directory")
+    if not os.access(output.parent, os.W_OK):
+        fail(f"{printable(str(output.parent))}: cannot be written to")
+    if args.seccomp:
+        from nvproxy_model.trace.record.seccomp import record as watch
+
+        try:
+            outcome = watch(args.cmd, output, values=args.values, driver=args.driver)
+        except OSError as error:
+            fail(f"{printable(error.filename or args.cmd[0])}: {error.strerror or error}")
+    else:
+        why = hides(args.cmd[0])
+        if why in ("static", "setuid"):
+            print(
+                f"nvproxy-trace: {printable(args.cmd[0])} is {why}: a preloaded recorder does not see it, --seccomp does",
+                file=sys.stderr,
+            )
+        outcome = record(args.cmd, output, values=args.values, driver=args.driver)
+    problems(args.output, outcome.problems)
+    for line in summary(outcome, args):
+        print(f"nvproxy-trace: {line}", file=sys.stderr)
+    return outcome.status
+
+
+def summary(outcome: Outcome, args: argparse.Namespace) -> list[str]:
+    """What was seen, and what could not be."""
+    seen = outcome.seen
+    lines = []
+    if not args.quiet:
+        count = len(seen.processes)
+        lines.append(
+            f"{seen.ioctls} ioctls and {seen.opens} opens of {count} process{'' if count == 1 else 'es'}: {printable(args.output)}"
+        )
+    for what, number in (
+        ("calls ended with their process inside them", seen.unfinished),
+        ("calls had memory that could not be read", seen.faults),
+        ("calls had parameters over 1 MiB, cut there", seen.truncated),
+    ):
+        if number:
+            lines.append(f"{number} {what}")
+    for pid, path in seen.unseen[:10]:
+        lines.append(
+            f"process {pid} became {printable(path)}, which loaded no recorder (static, setuid, or an "
+            f"environment without ours): not seen"
+        )
+    if len(seen.unseen) > 10:
+        lines.append(f"{len(seen.unseen) - 10} more programs that loaded no recorder")
+    if outcome.alive:
+        lines.append(f"still running, not in the trace from here on: {', '.join(map(str, outcome.alive[:10]))}")
+    if not args.quiet:
+        lines.append("not seen: 32-bit system calls; answers" if args.seccomp else f"cannot be seen: {CANNOT_SEE}")
+    return lines
