@@ -18,6 +18,7 @@ COPIED = (
     "nvproxy_model",
     "pyproject.toml",
     "structs",
+    "tests/__init__.py",
     "tests/abi",
     "tests/conftest.py",
     "tests/data",

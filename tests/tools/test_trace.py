@@ -307,7 +307,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if cc is None:
         pytest.skip("no C compiler")
     library = tmp_path / "librecorder.so"
-    source = ROOT / "nvproxy_model" / "trace" / "recorder.c"
+    source = ROOT / "nvproxy_model" / "trace" / "record" / "recorder.c"
     subprocess.run([cc, "-std=gnu11", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl", "-pthread"], check=True)
     monkeypatch.setattr(launcher, "RECORDER", library)
     monkeypatch.setattr(

@@ -44,7 +44,7 @@ class Programs:
         self.recorder = self.shared("librecorder.so", "-O2")
 
     def shared(self, name: str, *flags: str) -> Path:
-        source = ROOT / "nvproxy_model" / "trace" / "recorder.c"
+        source = ROOT / "nvproxy_model" / "trace" / "record" / "recorder.c"
         fixed = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread")
         return self._build(name, source, *fixed, *flags, "-ldl")
 

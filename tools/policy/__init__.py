@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from nvproxy_model.tools.command import run
@@ -28,7 +27,3 @@ exit status: 0 admitted, the same, passed; 1 refused, different, failed; 2 could
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     return run("nvproxy-policy", __doc__, EPILOG, {name: f"policy.{name}" for name in SUBCOMMANDS}, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from nvproxy_model.tools.command import run
@@ -29,7 +28,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     modules = {name: f"trace.{name}" for name in SUBCOMMANDS} | {"import": "trace.import_log"}
     return run("nvproxy-trace", __doc__, EPILOG, modules, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
