@@ -45,7 +45,7 @@ def shared_object(name: str, sources: list[str], *link: str, depends: tuple[str,
 NATIVE = [
     shared_object(
         "cuinterpose.libcuinterpose",
-        [SHIM + "shim.c", SHIM + "loader.c", SHIM + "lookup.c", SHIM + "dlsym.S"],
+        [SHIM + name for name in ("shim.c", "names.c", "loader.c", "lookup.c", "dlsym.S")],
         "-nostartfiles",
         f"-Wl,-z,defs,-z,nodelete,-soname,libcuinterpose.so,--version-script={SHIM}shim.map",
         depends=tuple(SHIM + name for name in ("glibc.h", "shim.h", "surface.h", "shim.map", *SHARING)),

@@ -30,7 +30,7 @@ x86_64) protection="-fcf-protection" ;;
 *) protection="-mbranch-protection=standard -mno-outline-atomics" ;;
 esac
 flags="-std=gnu11 -O2 -fPIC -fvisibility=hidden -fno-semantic-interposition -Wall -Wextra $protection -shared"
-gcc $flags $src/shim.c $src/loader.c $src/lookup.c $src/dlsym.S -o "$work/cuinterpose/libcuinterpose.so" -nostartfiles \
+gcc $flags $src/shim.c $src/names.c $src/loader.c $src/lookup.c $src/dlsym.S -o "$work/cuinterpose/libcuinterpose.so" -nostartfiles \
     "-Wl,-z,defs,-z,relro,-z,now,-z,noexecstack,-z,nodelete,-soname,libcuinterpose.so,--version-script=$src/shim.map" -ldl || exit 1
 gcc $flags $src/probe.c -o "$work/cuinterpose/libcuprobe.so" -ldl || exit 1
 gcc -std=gnu11 -O2 -Wall -Wextra benchmarks/cuinterpose_gpu.c $src/ticket.c $src/frame.c $src/peer.c $src/endpoint.c \

@@ -4,30 +4,62 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
+import textwrap
 from pathlib import Path
 
 from . import launcher
 from .launcher import LaunchError
+from .output import emit, say
 
-_EXAMPLES = """\
-examples:
-  cuinterpose run --check -- python train.py     run a program under the shim, or say why it would not be
-  cuinterpose doctor 4711                        what of a running process is covered, and what passes by
-  cuinterpose ticket show 4711 23                is its descriptor 23 a ticket, and whose
-  cuinterpose conform --libcuda libcuda.so.1     does the shim keep the resolvers' contract there
-  cuinterpose peers --json                       which endpoints are alive
-"""
+# (command, what it answers), by subcommand
+_EXAMPLES = {
+    "run": [
+        ("cuinterpose run -- python train.py", "runs a program under the shim"),
+        (
+            "cuinterpose run --check -- ./prog",
+            "the same, after a look at whether the shim is on, and what it alone defines",
+        ),
+    ],
+    "doctor": [("cuinterpose doctor 4711", "what of a running process is covered, and what leads past the shim")],
+    "ticket": [("cuinterpose ticket show 4711 23", "whether its descriptor 23 is a ticket, and whose")],
+    "conform": [
+        ("cuinterpose conform --libcuda libcuda.so.1", "whether the shim keeps the resolvers' contract there"),
+    ],
+    "peers": [("cuinterpose peers --json", "which endpoints are alive")],
+}
+
+
+class _Help(argparse.HelpFormatter):
+    """Paragraphs are filled to the terminal's width; lines that begin with two blanks stay, or go on below."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = []
+        for number, paragraph in enumerate(text.split("\n\n")):
+            if not paragraph.startswith("  "):
+                paragraphs += [""] if number else []
+                paragraphs.append(textwrap.fill(" ".join(paragraph.split()), width))
+                continue
+            for line in paragraph.splitlines():
+                command, _, answer = line.strip().partition("  ")
+                shown = f"  {line.strip()}"
+                if len(shown) > width:
+                    shown = f"  {command}\n" + textwrap.fill(
+                        answer.strip(), width, initial_indent="      ", subsequent_indent="      "
+                    )
+                paragraphs.append(shown)
+        return "\n".join(paragraphs)
+
+
+def _examples(*names: str) -> str:
+    pairs = [pair for name in names for pair in _EXAMPLES[name]]
+    width = max(len(command) for command, _ in pairs)
+    return "examples:\n\n" + "\n".join(f"  {command:{width}}  {answer}" for command, answer in pairs)
 
 
 class Failure(Exception):
     """One line for stderr; exit status 2."""
-
-
-def _emit(document: dict[str, object]) -> None:
-    print(json.dumps(document, indent=2))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -50,27 +82,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
         ) from None
     except (ProcessLookupError, FileNotFoundError):
         raise Failure(f"process {arguments.pid}: no such process") from None
+    except OSError as error:
+        raise Failure(f"process {arguments.pid}: {error.strerror or error}") from None
     if arguments.json:
-        _emit(found.as_json())
+        emit(found.as_json())
     else:
-        print(f"process {found.pid}: {found.verdict}")
-        print(f"  shim      {found.shim or 'not loaded'}")
-        for stat, value in (found.stats or {}).items():
-            print(f"            {stat} {value}")
-        for label, paths in (("driver", found.drivers), ("runtime", found.runtimes)):
-            for path in paths or ("not loaded",):
-                print(f"  {label:9} {path}")
-        for reference in found.references:
-            if reference.state != "covered" or arguments.verbose:
-                line = f"  {reference.state:9} {reference.symbol} of {reference.object}: {reference.target}"
-                print(line)
-        counts = {
-            state: sum(r.state == state for r in found.references)
-            for state in ("covered", "bypass", "unbound", "other")
-        }
-        print("  slots     " + ", ".join(f"{count} {state}" for state, count in counts.items()))
-        for line in found.unreadable:
-            print(f"  unread    {line}")
+        for line in found.lines(verbose=arguments.verbose):
+            say(line)
     return {"covered": 0, "bypassed": 1, "unclear": 2}[found.verdict]
 
 
@@ -103,7 +121,7 @@ def _ticket_show(arguments: argparse.Namespace) -> int:
             "endpoint": found.ticket.endpoint_bytes.decode("utf-8", "backslashreplace"),
         }
     if arguments.json:
-        _emit(
+        emit(
             {
                 "schema": "cuinterpose.ticket/1",
                 "pid": arguments.pid,
@@ -115,9 +133,9 @@ def _ticket_show(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        print(f"process {arguments.pid} descriptor {arguments.fd}: {found.verdict.value} ({found.why})")
+        say(f"process {arguments.pid} descriptor {arguments.fd}: {found.verdict.value} ({found.why})")
         for name, value in {"seals": " ".join(seals) or "none", **fields}.items():
-            print(f"  {name:11} {value}")
+            say(f"  {name:11} {value}")
     return 0 if found.ticket else 1
 
 
@@ -130,18 +148,18 @@ def _conform(arguments: argparse.Namespace) -> int:
     except conform.ConformError as error:
         raise Failure(str(error)) from None
     if arguments.json:
-        _emit(found.as_json())
+        emit(found.as_json())
         return 0 if found.conforms else 1
     for (route, asked), plain, shimmed in found.differences[: None if arguments.verbose else 20]:
-        print(f"differs  {route} {asked}: {plain} without the shim, {shimmed} with it")
+        say(f"differs  {route} {asked}: {plain} without the shim, {shimmed} with it")
     if len(found.differences) > 20 and not arguments.verbose:
-        print(f"... and {len(found.differences) - 20} more (--verbose)")
+        say(f"... and {len(found.differences) - 20} more (--verbose)")
     coverage = found.coverage
     routes = list(next(iter(coverage.values())))
     width = max(map(len, coverage))
-    print(f"{'':{width}}  " + "  ".join(routes))
+    say(f"{'':{width}}  " + "  ".join(routes))
     for name, states in coverage.items():
-        print(f"{name:{width}}  " + "  ".join(f"{states[route]:{len(route)}}" for route in routes).rstrip())
+        say(f"{name:{width}}  " + "  ".join(f"{states[route]:{len(route)}}" for route in routes).rstrip())
     verdict = "conforms" if found.conforms else "does not conform"
     why = "" if found.substituted else ": it substitutes nothing"
     print(
@@ -161,7 +179,7 @@ def _peers(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise Failure(f"endpoints: {error}") from None
     if arguments.json:
-        _emit(
+        emit(
             {
                 "schema": "cuinterpose.peers/1",
                 "directory": str(where),
@@ -169,10 +187,10 @@ def _peers(arguments: argparse.Namespace) -> int:
             }
         )
     else:
+        say(f"{where}: {sum(member.state == 'alive' for member in members)} alive of {len(members)}")
         for member in members:
             pid = "-" if member.pid is None else member.pid
-            print(f"{member.participant}  {member.state:8}  pid {pid}  {member.why}")
-        print(f"{where}: {sum(member.state == 'alive' for member in members)} alive of {len(members)}")
+            say(f"  {member.participant}  {member.state:8}  pid {pid}  {member.why}")
     return 0 if all(member.state == "alive" for member in members) else 1
 
 
@@ -183,38 +201,82 @@ def _seconds(text: str) -> float:
     return value
 
 
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib import metadata
+
+        say(f"cuinterpose {metadata.version('nvproxy-model')}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cuinterpose",
         description="A CUDA shim that forwards everything and changes nothing: run under it, and look at what it covers.",
-        epilog=_EXAMPLES + "\nexit status: 0 yes, 1 no, 2 could not tell; of run, the program's own",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_examples(*_EXAMPLES) + "\n\nexit status: 0 yes, 1 no, 2 could not tell; of run, the program's own",
+        formatter_class=_Help,
     )
-    commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.set_defaults(func=lambda _: _no_command(parser))
+    commands = parser.add_subparsers(dest="name", metavar="COMMAND")
 
-    run = commands.add_parser("run", help="run a command under the shim", usage="cuinterpose run [--check] -- CMD...")
-    run.add_argument(
-        "--check", action="store_true", help="first see in a process of its own that the shim loads and is on"
+    def add(name: str, summary: str, description: str, usage: str | None = None) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}. {description}",
+            epilog=_examples(name),
+            formatter_class=_Help,
+            usage=usage,
+        )
+
+    run = add(
+        "run",
+        "run a command under the shim",
+        "It replaces this process, so the exit status is the command's own. What ld.so would run without the shim is "
+        "refused beforehand, with the reason: static and set-user-ID programs, another machine, a path that it splits.",
+        usage="cuinterpose run [--check] -- COMMAND...",
     )
-    run.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD", help="the command and its arguments")
+    run.add_argument(
+        "--check",
+        action="store_true",
+        help="first see, in a process of its own, that the shim loads and is on; and name the references of the program "
+        "and its libraries that only the shim satisfies",
+    )
+    run.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command and its arguments")
     run.set_defaults(func=_run)
 
-    doctor = commands.add_parser("doctor", help="which routes of a running process are covered")
-    doctor.add_argument("pid", type=int, metavar="PID")
-    doctor.add_argument("--verbose", action="store_true", help="covered slots too")
+    doctor = add(
+        "doctor",
+        "which routes of a running process are covered",
+        "Reads its memory and changes nothing. Exit status: 0 covered, 1 bypassed, 2 could not tell, as when the process "
+        "has not loaded CUDA.",
+    )
+    doctor.add_argument("pid", type=int, metavar="PID", help="a process that you may trace")
+    doctor.add_argument("--verbose", action="store_true", help="show covered slots too, and all that could not be read")
     doctor.add_argument("--json", action="store_true", help="schema cuinterpose.doctor/1")
     doctor.set_defaults(func=_doctor)
 
-    ticket = commands.add_parser("ticket", help="look at a ticket").add_subparsers(
-        dest="what", required=True, metavar="show"
+    ticket = add("ticket", "look at a ticket", "Tickets are sealed memfds that stand for shared GPU memory.")
+    ticket.set_defaults(func=lambda _: _no_command(ticket))
+    show = ticket.add_subparsers(dest="what", metavar="COMMAND").add_parser(
+        "show",
+        help="what a descriptor of a process is",
+        description="What a descriptor of a process is. Exit status: 0 a ticket, 1 not one, 2 could not tell.",
+        epilog=_examples("ticket"),
+        formatter_class=_Help,
     )
-    show = ticket.add_parser("show", help="what a descriptor of a process is")
-    show.add_argument("pid", type=int, metavar="PID")
-    show.add_argument("fd", type=int, metavar="FD")
+    show.add_argument("pid", type=int, metavar="PID", help="a process that you may trace")
+    show.add_argument("fd", type=int, metavar="FD", help="the number of its descriptor")
     show.add_argument("--json", action="store_true", help="schema cuinterpose.ticket/1")
     show.set_defaults(func=_ticket_show)
 
-    conform = commands.add_parser("conform", help="run the resolver-contract probe with and without a shim")
+    conform = add(
+        "conform",
+        "whether a shim keeps the resolvers' contract",
+        "One probe asks every look-up and every resolver for every name, with the shim and without, and compares the "
+        "answers. No GPU is needed, and no function that an answer names is called.",
+    )
     conform.add_argument("--libcuda", metavar="PATH", help="default: $NVPROXY_LIBCUDA, else libcuda.so.1")
     conform.add_argument("--libcudart", metavar="PATH", help="a runtime whose resolvers are asked too")
     conform.add_argument("--shim", metavar="PATH", help="default: $CUINTERPOSE_SHIM, else this package's")
@@ -222,7 +284,11 @@ def _parser() -> argparse.ArgumentParser:
     conform.add_argument("--json", action="store_true", help="schema cuinterpose.conform/1")
     conform.set_defaults(func=_conform)
 
-    peers = commands.add_parser("peers", help="which endpoints of a directory are alive")
+    peers = add(
+        "peers",
+        "which endpoints of a directory are alive",
+        "Exit status: 0 all that are there, 1 not all, 2 the directory cannot be read or trusted.",
+    )
     peers.add_argument(
         "directory", nargs="?", metavar="DIR", help="default: $CUINTERPOSE_DIR, else $XDG_RUNTIME_DIR/cuinterpose"
     )
@@ -234,22 +300,43 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
+def _no_command(parser: argparse.ArgumentParser) -> int:
+    parser.print_help()
+    return 2
+
+
+def _main(argv: list[str] | None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.func(arguments)
-        sys.stdout.flush()
+        return status
     except (Failure, LaunchError) as error:
-        print(f"cuinterpose: error: {error}", file=sys.stderr)
-        return 2
+        say(f"cuinterpose: error: {error}", sys.stderr)
+    except MemoryError:
+        say("cuinterpose: error: not enough memory for an answer", sys.stderr)
+    except KeyboardInterrupt:
+        return 130
+    return 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command: runs with these arguments (without: the process's) and returns its exit status."""
+    try:
+        try:
+            return _main(argv)
+        finally:  # --help leaves by SystemExit
+            if sys.stdout:
+                sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has left: no traceback, now or when Python flushes at its end.
+        # The reader has left: no word of it, now or when Python flushes at its end.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
-    except KeyboardInterrupt:
-        return 130
-    return status
+    except OSError as error:
+        say(f"cuinterpose: error: standard output: {error.strerror or error}", sys.stderr)
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
 
 
 if __name__ == "__main__":

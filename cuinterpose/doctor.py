@@ -8,6 +8,8 @@ namespace, or no preload at all).
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
+from collections import Counter
 from dataclasses import asdict, dataclass
 
 from . import remote, surface
@@ -18,11 +20,15 @@ _NAMES = frozenset((*surface.DRIVER, *surface.RUNTIME, "dlsym", "dlclose", STATS
 _OWNERS = (surface.DRIVER_SONAME, *surface.RUNTIME_SONAMES, "libc.so.6", "libdl.so.2")
 _STATS_FIELDS = ("struct_size", "abi", "disabled", "bound", "by_dlsym", "by_resolver", "by_runtime", "unrecognised")
 _STATS_FORMAT = "<4I4Q"
+_SHOWN = 10  # lines of what could not be read
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A slot of an object: state is covered, bypass, unbound (a lazy slot not used yet) or other (another interposer)."""
+    """A slot of an object that refers to a covered name.
+
+    object, target: paths. state: covered, bypass, unbound (a lazy slot not used yet) or other (another interposer).
+    """
 
     object: str
     symbol: str
@@ -33,7 +39,11 @@ class Reference:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found in a process. objects: the paths of the shim, drivers and runtimes that are mapped."""
+    """What was found in a process.
+
+    shim, drivers, runtimes: paths of what is mapped. stats: the shim's counters, None without a shim that has them.
+    references: every slot that refers to a covered name. unreadable: a line for each thing that could not be read.
+    """
 
     pid: int
     shim: str | None
@@ -45,17 +55,88 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """covered, bypassed, or unclear: nothing of CUDA is mapped, or something could not be read."""
-        if not self.drivers and not self.runtimes:
-            return "unclear"
-        if not self.shim or any(reference.state == "bypass" for reference in self.references):
-            return "bypassed"
-        if self.stats and (self.stats["disabled"] or self.stats["unrecognised"]):
-            return "bypassed"
-        return "unclear" if self.unreadable or not self.stats else "covered"
+        """covered, bypassed, or unclear: no CUDA is loaded, or what could not be read may change the answer."""
+        return self._answer[0]
+
+    @property
+    def why(self) -> str:
+        """The verdict as a sentence."""
+        return self._answer[1]
+
+    @property
+    def advice(self) -> str:
+        """What to do about it; empty if nothing."""
+        return self._answer[2]
+
+    @property
+    def _answer(self) -> tuple[str, str, str]:
+        bypasses = sum(reference.state == "bypass" for reference in self.references)
+        unread = f"{len(self.unreadable)} of its objects could not be read" if self.unreadable else ""
+        if bypasses and self.shim:
+            return (
+                "bypassed",
+                f"bypassed: {bypasses} references lead past the shim",
+                "RTLD_DEEPBIND, dlmopen and a dlsym of libc's own lead past a preloaded object: see the lines below",
+            )
+        if not self.shim and unread and not bypasses:
+            return "unclear", f"cannot tell: {unread}; the shim may be among them", ""
+        if not self.drivers and not self.runtimes and not bypasses:
+            if unread:
+                return "unclear", f"cannot tell: {unread}; CUDA may be among them", ""
+            with_shim = "the shim is loaded, and " if self.shim else ""
+            return (
+                "unclear",
+                f"cannot tell: {with_shim}CUDA is not, neither {surface.DRIVER_SONAME} nor a runtime (libcudart.so)",
+                "ask again once the process has made its first CUDA call",
+            )
+        if not self.shim:
+            return "bypassed", "bypassed: the shim is not loaded", "start it with: cuinterpose run -- COMMAND"
+        if self.stats and self.stats["disabled"]:
+            return "bypassed", "bypassed: the shim is disabled", "unset CUINTERPOSE_DISABLE and start it again"
+        if self.stats and (others := self.stats["unrecognised"]):
+            return (
+                "bypassed",
+                f"bypassed: {others} answers named neither the driver's functions nor the shim's",
+                "look for a second copy of the driver, or another interposer, among the objects below",
+            )
+        if unread:
+            return "unclear", f"cannot tell: {unread}", ""
+        if not self.stats:
+            return "unclear", f"cannot tell: the shim's {STATS} is not of a version that this doctor knows", ""
+        return "covered", "covered: every reference to a covered name leads to the shim", ""
 
     def as_json(self) -> dict[str, object]:
-        return {"schema": "cuinterpose.doctor/1", "verdict": self.verdict, **asdict(self)}
+        """The document of schema cuinterpose.doctor/1."""
+        return {
+            "schema": "cuinterpose.doctor/1",
+            "verdict": self.verdict,
+            "why": self.why,
+            "advice": self.advice,
+            **asdict(self),
+        }
+
+    def lines(self, *, verbose: bool = False) -> list[str]:
+        """For people: the answer, what to do, and what it rests on. verbose: covered references too."""
+        lines = [f"process {self.pid}: {self.why}"]
+        if self.advice:
+            lines.append(f"  {self.advice}")
+        lines.append(f"  shim      {self.shim or 'not loaded'}")
+        lines += [f"            {stat} {value}" for stat, value in (self.stats or {}).items()]
+        for label, paths in (("driver", self.drivers), ("runtime", self.runtimes)):
+            lines += [f"  {label:9} {path}" for path in paths or ("not loaded",)]
+        counts = Counter(reference.state for reference in self.references)
+        lines += [
+            f"  {reference.state:9} {reference.symbol} of {reference.object}: {reference.target}"
+            for reference in self.references
+            if verbose or reference.state != "covered"
+        ]
+        states = ("covered", "bypass", "unbound", "other")
+        lines.append("  slots     " + ", ".join(f"{counts[state]} {state}" for state in states))
+        shown = len(self.unreadable) if verbose else _SHOWN
+        lines += [f"  unread    {line}" for line in self.unreadable[:shown]]
+        if len(self.unreadable) > shown:
+            lines.append(f"  unread    and {len(self.unreadable) - shown} more (--verbose)")
+        return lines
 
 
 def _route(symbol: str) -> str:
@@ -80,7 +161,13 @@ def _judge(value: int, symbol: str, holder: Object, target: Object | None) -> st
 
 def diagnose(pid: int) -> Diagnosis:
     """Reads the process and changes nothing. PermissionError, ProcessLookupError or another OSError if it is out of reach."""
-    everything = remote.objects(pid, _NAMES)
+    everything, left_out = remote.objects(pid, _NAMES)
+    bases = [item.base for item in everything]
+
+    def holder(address: int) -> Object | None:
+        at = bisect_right(bases, address) - 1
+        return everything[at] if at >= 0 and address < everything[at].end else None
+
     shim = next((item for item in everything if STATS in item.symbols), None)
     stats = None
     if shim:
@@ -93,7 +180,7 @@ def diagnose(pid: int) -> Diagnosis:
     references = []
     for item in everything:
         for slot in item.slots:
-            target = next((other for other in everything if other.holds(slot.value)), None)
+            target = holder(slot.value)
             # The shim's references are its business, and what an object defines itself is no import.
             if item is shim or (target is item and target.symbols.get(slot.symbol) == slot.value):
                 continue
@@ -107,5 +194,5 @@ def diagnose(pid: int) -> Diagnosis:
         tuple(item.path for item in everything if item.soname == surface.DRIVER_SONAME),
         tuple(item.path for item in everything if item.soname in surface.RUNTIME_SONAMES),
         tuple(references),
-        tuple(f"{item.path}: {item.unreadable}" for item in everything if item.unreadable),
+        (*(f"{item.path}: {item.unreadable}" for item in everything if item.unreadable), *left_out),
     )

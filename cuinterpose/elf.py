@@ -1,20 +1,65 @@
-"""The little of ELF that a launcher must know before it trusts LD_PRELOAD to the dynamic loader."""
+"""The little of ELF that the launcher, the doctor and conform read: headers, wherever they lie, and exported names."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-_PT_INTERP = 3
-_CLASSES = {1: "32-bit", 2: "64-bit"}
+PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
+ET_EXEC, ET_DYN = 2, 3
+_CLASSES = {1: 32, 2: 64}
 _MACHINES = {3: "i386", 40: "arm", 62: "x86-64", 183: "aarch64"}
 _MOST_HEADERS = 1024
 
 
 class ElfError(ValueError):
-    """Not an ELF file that can be read; the message says why."""
+    """Not an ELF image that can be read; the message says why."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """bits: 32 or 64. machine: e_machine. type: e_type."""
+
+    bits: int
+    machine: int
+    type: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A program header. kind: p_type. offset: p_offset. address: p_vaddr. size: p_filesz, in bytes."""
+
+    kind: int
+    offset: int
+    address: int
+    size: int
+
+
+def headers(read: Callable[[int, int], bytes | bytearray]) -> tuple[Header, list[Segment]]:
+    """The header and the program headers of an image. read: (offset, size) -> exactly that; what it raises goes through.
+
+    ElfError for what is not little-endian ELF, or has program headers of another size or more than 1,024.
+    """
+    ident = read(0, 16)
+    if not ident.startswith(b"\x7fELF"):
+        raise ElfError("not ELF")
+    if ident[4] not in _CLASSES or ident[5] != 1:
+        raise ElfError("neither 32-bit nor 64-bit little-endian ELF")
+    wide = ident[4] == 2
+    fields = struct.unpack("<HHIQQQIHHHHHH" if wide else "<HHIIIIIHHHHHH", read(16, 48 if wide else 36))
+    kind, machine, at, entry_size, count = fields[0], fields[1], fields[4], fields[8], fields[9]
+    if entry_size != (56 if wide else 32) or count > _MOST_HEADERS:
+        raise ElfError("malformed program headers")
+    segments = []
+    for entry in struct.iter_unpack(
+        "<IIQQQQQQ" if wide else "<IIIIIIII", read(at, entry_size * count) if count else b""
+    ):
+        offset, address, size = (entry[2], entry[3], entry[5]) if wide else (entry[1], entry[2], entry[4])
+        segments.append(Segment(entry[0], offset, address, size))
+    return Header(_CLASSES[ident[4]], machine, kind), segments
 
 
 @dataclass(frozen=True)
@@ -27,39 +72,36 @@ class Elf:
 
     @property
     def kind(self) -> str:
+        """For people: "64-bit x86-64"."""
         return f"{self.bits}-bit {_MACHINES.get(self.machine, f'machine {self.machine}')}"
 
 
-def _exactly(file: BinaryIO, offset: int, size: int) -> bytes:
-    file.seek(offset)
-    data = file.read(size)
-    if len(data) != size:
-        raise ElfError("truncated")
-    return data
+def _reader(file: BinaryIO) -> Callable[[int, int], bytes]:
+    def read(offset: int, size: int) -> bytes:
+        try:
+            file.seek(offset)
+        except (OverflowError, OSError):
+            raise ElfError("truncated") from None
+        data = file.read(size)
+        if len(data) != size:
+            raise ElfError("truncated")
+        return data
+
+    return read
 
 
 def read(path: Path) -> Elf:
     """The header and interpreter of a file. ElfError, or OSError if it cannot be read."""
     with path.open("rb") as file:
-        ident = file.read(16)
-        if not ident.startswith(b"\x7fELF"):
+        if file.read(4) != b"\x7fELF":
             raise ElfError("not ELF")
-        if len(ident) < 16 or ident[4] not in _CLASSES or ident[5] != 1:
-            raise ElfError("neither 32-bit nor 64-bit little-endian ELF")
-        wide = ident[4] == 2
-        header = struct.unpack("<HHIQQQIHHHHHH" if wide else "<HHIIIIIHHHHHH", _exactly(file, 16, 48 if wide else 36))
-        machine, offset, entry_size, count = header[1], header[4], header[8], header[9]
+        exactly = _reader(file)
+        header, segments = headers(exactly)
         interpreter = None
-        if entry_size != (56 if wide else 32) or count > _MOST_HEADERS:
-            raise ElfError("malformed program headers")
-        table = _exactly(file, offset, entry_size * count)
-        for at in range(0, len(table), entry_size):
-            if wide:
-                kind, _, start, _, _, size = struct.unpack_from("<IIQQQQ", table, at)
-            else:
-                kind, start, _, _, size = struct.unpack_from("<IIIII", table, at)
-            if kind == _PT_INTERP:
-                if not 0 < size <= 4096:
+        for segment in segments:
+            if segment.kind == PT_INTERP:
+                if not 0 < segment.size <= 4096:
                     raise ElfError("malformed PT_INTERP")
-                interpreter = _exactly(file, start, size).split(b"\0")[0].decode("utf-8", "surrogateescape")
-        return Elf(64 if wide else 32, machine, interpreter)
+                text = exactly(segment.offset, segment.size)
+                interpreter = text.split(b"\0")[0].decode("utf-8", "surrogateescape")
+        return Elf(header.bits, header.machine, interpreter)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import selectors
 import socket
@@ -25,24 +26,48 @@ from .ticket import Kind, Ticket, new_identity
 
 CLIENTS = 16
 BACKLOG = 64
+CUDA_ERROR_UNKNOWN = 999
 _serials = itertools.count(1)
+_log = logging.getLogger(__name__)
 
 
 class Refusal(Exception):
-    """What a registry raises: UNKNOWN, KIND, BUSY, RESOURCES, or CUDA with the driver's CUresult."""
+    """What a registry raises: UNKNOWN, KIND, BUSY, RESOURCES, or CUDA with the driver's CUresult, not 0.
+
+    ValueError for a status that cannot be sent: OK, PEER, TRANSPORT, or a CUresult where it does not belong.
+    """
 
     def __init__(self, status: Status, cuda: int = 0) -> None:
+        if (
+            status in (Status.OK, *frame.LOCAL)
+            or (cuda != 0) != (status is Status.CUDA)
+            or not -(2**31) <= cuda < 2**31
+        ):
+            raise ValueError(f"a registry cannot refuse with {status.name} and the CUresult {cuda}")
         super().__init__(status.name)
         self.status = status
         self.cuda = cuda
 
 
 Registry = Callable[[bytes, int], int]
-"""(resource, kind) -> a fresh descriptor, which the endpoint closes once it is sent. Raises Refusal."""
+"""(resource, kind) -> a fresh descriptor, which the endpoint closes once it is sent. Raises Refusal.
+
+OSError is answered as RESOURCES. Any other exception, or a result that is not a descriptor, is a bug of the registry: it
+is logged, the client gets CUDA_ERROR_UNKNOWN, and the endpoint serves on.
+"""
 
 
 class Endpoint:
-    """Serves EXPORT and IDENTIFY in a thread of its own, from construction to close(); a context manager."""
+    """Serves EXPORT and IDENTIFY in a thread of its own, from construction to close(); a context manager.
+
+    registry: see Registry; called in the endpoint's thread. where: the directory, absolute, ours and of mode 0700.
+    participant: 16 bytes, random by default. timeout: seconds for a client to ask and to take its answer. coordinator:
+    another uid that may ask. Raises OSError for a directory that cannot be trusted or a name that is taken,
+    TicketError for a path that no ticket can hold.
+
+    participant, path: what its tickets name. It belongs to the process that made it: a forked child has no thread of
+    it, and closing it there releases the child's descriptors and nothing else. A child that exports makes its own.
+    """
 
     def __init__(
         self,
@@ -57,6 +82,7 @@ class Endpoint:
         self.path = where / self.participant.hex()
         self._registry = registry
         self._timeout = timeout
+        self._owner = os.getpid()
         self._uids = {os.geteuid(), os.geteuid() if coordinator is None else coordinator}
         with contextlib.ExitStack() as undo:
             self._directory = open_directory(where)
@@ -70,7 +96,7 @@ class Endpoint:
             os.fchmod(self._listener.fileno(), 0o600)
             # Through the descriptor: the directory that was checked is the one that is used.
             self._listener.bind(f"/proc/self/fd/{self._directory}/{self.path.name}")
-            undo.callback(os.unlink, self.path.name, dir_fd=self._directory)
+            undo.callback(self._unlink)
             self._listener.listen(BACKLOG)
             self._stop, self._stopped = socket.socketpair()
             undo.callback(self._stop.close)
@@ -92,11 +118,18 @@ class Endpoint:
         self.close()
 
     def close(self) -> None:
-        self._stop.send(b"x")
-        self._thread.join()
+        """Ends the thread, unlinks the socket and closes what is open; once is enough."""
+        if os.getpid() == self._owner and self._thread.is_alive():
+            self._stop.send(b"x")
+            self._thread.join()
         self._undo.close()
 
+    def _unlink(self) -> None:
+        if os.getpid() == self._owner:
+            os.unlink(self.path.name, dir_fd=self._directory)
+
     def ticket(self, resource: bytes, kind: Kind = Kind.UNICAST) -> Ticket:
+        """A ticket for a resource of 16 bytes that the registry knows. TicketError if there can be no such ticket."""
         return Ticket(kind, self.participant, resource, str(self.path))
 
     def _serve(self) -> None:
@@ -180,10 +213,16 @@ class Endpoint:
             return reply(Status.PARTICIPANT), None
         try:
             fd = self._registry(request.resource, request.kind)
+            if not isinstance(fd, int):
+                raise TypeError(f"the registry returned {fd!r:.100}, not a descriptor")
+            os.fstat(fd)  # closed, or never one: OSError
         except Refusal as refusal:
-            return reply(refusal.status, refusal.cuda if refusal.status is Status.CUDA else 0), None
+            return reply(refusal.status, refusal.cuda), None
         except OSError:  # no descriptor left, or no memory for one
             return reply(Status.RESOURCES), None
+        except BaseException:  # SystemExit too: it would end the thread without a word
+            _log.exception("the registry failed: %s is answered with CUDA_ERROR_UNKNOWN", request.resource.hex())
+            return reply(Status.CUDA, CUDA_ERROR_UNKNOWN), None
         return reply(Status.OK), fd
 
 

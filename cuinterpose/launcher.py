@@ -14,15 +14,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from . import elf
 from .directory import directory, open_directory
+from .output import say
 
 SHIM = "libcuinterpose.so"
 PROBE = "libcuprobe.so"
 _SEPARATORS = re.compile(r"[ :]+")  # ld.so splits LD_PRELOAD at both
+# glibc's line under LD_DEBUG=bindings: binding file A [0] to B [0]: normal symbol `name' [VERSION]
+_BINDING = re.compile(r"binding file (?P<file>.+) \[\d+\] to (?P<target>.+) \[\d+\]: \w+ symbol `(?P<symbol>[^']*)'")
 _MOST_INTERPRETERS = 4  # the kernel's own limit of nested #! lines
 
 # What --check asks in a process of its own, under the same environment.
@@ -72,7 +76,7 @@ def _read_elf(path: Path, what: str) -> elf.Elf:
 
 
 def _kernel_runs(program: Path) -> Path:
-    """The ELF file that the kernel starts for a program: itself, or what its #! line leads to."""
+    """The ELF file that the kernel starts for a program: itself, or what its #! line leads to. Links are resolved."""
     for _ in range(_MOST_INTERPRETERS + 1):
         try:
             with program.open("rb") as file:
@@ -80,7 +84,7 @@ def _kernel_runs(program: Path) -> Path:
         except OSError as error:
             raise LaunchError(f"{program}: {error.strerror}") from None
         if not start.startswith(b"#!"):
-            return program
+            return Path(os.path.realpath(program))  # ld.so takes a path without a slash for a name to search
         words = start[2:].split(b"\n")[0].split()
         if not words:
             raise LaunchError(f"{program}: an empty #! line")
@@ -138,11 +142,13 @@ def preload(shim: Path, existing: str | None) -> str:
     return ":".join(entries)
 
 
-def _refuse_what_ld_so_drops(program: Path, interpreter: str, environment: Mapping[str, str], shim: Path) -> None:
-    """Asks the program's own dynamic loader what it would load; nothing of the program runs."""
+def _ask_ld_so(
+    program: Path, interpreter: str, environment: Mapping[str, str], *options: str
+) -> subprocess.CompletedProcess[str]:
+    """Asks the program's own dynamic loader what it would load; the program is not started."""
     try:
-        listed = subprocess.run(
-            [interpreter, "--list", program],
+        return subprocess.run(
+            [interpreter, *options, program],
             env=environment,
             capture_output=True,
             text=True,
@@ -151,6 +157,10 @@ def _refuse_what_ld_so_drops(program: Path, interpreter: str, environment: Mappi
         )
     except OSError as error:
         raise LaunchError(f"{interpreter}: {error.strerror}; the interpreter of {program}") from None
+
+
+def _refuse_what_ld_so_drops(program: Path, interpreter: str, environment: Mapping[str, str], shim: Path) -> None:
+    listed = _ask_ld_so(program, interpreter, environment, "--list")
     for line in listed.stderr.splitlines():
         if "cannot be preloaded" in line or "LD_PRELOAD" in line:
             raise LaunchError(f"{line.strip().removeprefix('ERROR: ld.so: ')}; correct LD_PRELOAD")
@@ -159,15 +169,50 @@ def _refuse_what_ld_so_drops(program: Path, interpreter: str, environment: Mappi
         raise LaunchError(f"{shim}: would not be loaded into {program}: {why}")
 
 
-def prepare(command: list[str], *, shim: Path | None = None, check: bool = False) -> tuple[Path, dict[str, str]]:
-    """The file to execute and its environment. LaunchError if the program would run without the shim, or not at all."""
+def only_the_shims(
+    program: Path, interpreter: str, environment: Mapping[str, str], shim: Path
+) -> list[tuple[str, str]]:
+    """References of a program and of what it is linked with that nothing but the shim satisfies: (file, symbol), sorted.
+
+    Without the shim a weak one would be NULL, and a strong one would keep the program from starting; with it, a call
+    returns CUDA_ERROR_NOT_FOUND. The program's own loader binds every reference twice, with the shim and without.
+    """
+    # as `ldd -r` asks: everything is bound, and nothing started
+    debug = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "1", "LD_DEBUG": "bindings"}
+    without = {**environment, **debug, "LD_PRELOAD": ":".join(environment["LD_PRELOAD"].split(":")[1:])}
+    bound = set()
+    for line in _ask_ld_so(program, interpreter, {**environment, **debug}).stderr.splitlines():
+        if (found := _BINDING.search(line)) and found["file"] != found["target"] == str(shim):
+            bound.add((found["file"], found["symbol"]))
+    elsewhere = {
+        (found["file"], found["symbol"])
+        for line in _ask_ld_so(program, interpreter, without).stderr.splitlines()
+        if (found := _BINDING.search(line))
+    }
+    return sorted(bound - elsewhere)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command that can be run under the shim.
+
+    program: what to execute, as it was found. environment: what to execute it with. phantoms: see `only_the_shims`;
+    looked for only when a check was asked for.
+    """
+
+    program: str
+    environment: dict[str, str]
+    phantoms: tuple[tuple[str, str], ...] = ()
+
+
+def prepare(command: list[str], *, shim: Path | None = None, check: bool = False) -> Launch:
+    """How to run a command under the shim. LaunchError if it would run without the shim, or not at all."""
     shim = shim or shim_path()
     shim_elf = _read_elf(shim, "the shim")
-    found = shutil.which(command[0])
-    if not found:
+    program = shutil.which(command[0])
+    if not program:
         raise LaunchError(f"{command[0]}: no such program, or not executable")
-    program = Path(found)
-    started = _kernel_runs(program)
+    started = _kernel_runs(Path(program))
     program_elf = _read_elf(started, "not an executable that ld.so could load the shim into")
     if (program_elf.bits, program_elf.machine) != (shim_elf.bits, shim_elf.machine):
         raise LaunchError(f"{started}: {program_elf.kind}, and the shim is {shim_elf.kind}")
@@ -177,19 +222,26 @@ def prepare(command: list[str], *, shim: Path | None = None, check: bool = False
     clean = clean_path(shim)
     environment = {**os.environ, "LD_PRELOAD": preload(clean, os.environ.get("LD_PRELOAD"))}
     _refuse_what_ld_so_drops(started, program_elf.interpreter, environment, clean)
-    if check:
-        helper = subprocess.run(
-            [sys.executable, "-c", _CHECK], env=environment, capture_output=True, text=True, check=False
-        )
-        if helper.returncode:
-            raise LaunchError(f"{shim}: {(helper.stderr.strip().splitlines() or ['the check failed'])[-1]}")
-    return program, environment
+    if not check:
+        return Launch(program, environment)
+    helper = subprocess.run(
+        [sys.executable, "-c", _CHECK], env=environment, capture_output=True, text=True, errors="replace", check=False
+    )
+    if helper.returncode:
+        raise LaunchError(f"{shim}: {(helper.stderr.strip().splitlines() or ['the check failed'])[-1]}")
+    return Launch(program, environment, tuple(only_the_shims(started, program_elf.interpreter, environment, clean)))
 
 
 def run(command: list[str], *, check: bool = False) -> None:
     """Replaces this process by the command under the shim; LaunchError if that is not possible."""
-    program, environment = prepare(command, check=check)
+    launch = prepare(command, check=check)
+    for file, symbol in launch.phantoms:
+        say(
+            f"cuinterpose: warning: {file} refers to {symbol}, which no library but the shim defines: "
+            "a call returns CUDA_ERROR_NOT_FOUND (500), where it would be NULL or not start without the shim",
+            sys.stderr,
+        )
     try:
-        os.execve(program, command, environment)
+        os.execve(launch.program, command, launch.environment)
     except OSError as error:
-        raise LaunchError(f"{program}: {error.strerror}") from None
+        raise LaunchError(f"{launch.program}: {error.strerror}") from None

@@ -1,19 +1,26 @@
 """Another process's memory: its loaded objects, their symbols and the slots that the dynamic loader filled in.
 
 Read with process_vm_readv from what is mapped, so deleted files and other mount namespaces do not matter. What is read
-belongs to that process, which may be hostile: every size is bounded, and nonsense is an object that cannot be read.
+belongs to that process, which may be hostile: nonsense is an object that cannot be read, time and memory are linear in
+what is read, and there is a bound to that for the process as a whole.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import stat
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_ET_DYN_OR_EXEC = (2, 3)
-_PT_DYNAMIC = 2
+from . import elf
+
+MOST_BYTES = 256 << 20  # of one process; all of torch's libraries have some 100 MiB of tables
+MOST_OBJECTS = 4096
+MOST_SLOTS = 4096  # that refer to a covered name
+_LEAST = 4096  # what a read costs at least: the kernel maps a page for it
+_LONGEST_CHAIN = 1024
+_LONGEST_NAME = 64  # longer than any that is looked for
 _DT = {
     2: "PLTRELSZ",
     5: "STRTAB",
@@ -27,9 +34,7 @@ _DT = {
 }
 # JUMP_SLOT, GLOB_DAT and a word with an address
 _SLOT_KINDS = {62: (7, 6, 1), 183: (1026, 1025, 257)}
-_MOST = 128 << 20  # bytes of one table; libtorch's relocations take some ten MiB
-_LONGEST_CHAIN = 1 << 16
-_LONGEST_NAME = 64  # longer than any that is looked for
+_RELA, _SYM = 24, 24  # bytes of an Elf64_Rela and an Elf64_Sym
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -41,12 +46,12 @@ class Unreadable(Exception):
     """Something of the process that cannot be read; the message says what."""
 
 
-def read_memory(pid: int, address: int, size: int) -> bytes:
+def read_memory(pid: int, address: int, size: int) -> bytearray:
     """Exactly size bytes. PermissionError, ProcessLookupError, or Unreadable for what is not mapped."""
-    if not 0 < size <= _MOST:
+    if not 0 < size <= MOST_BYTES:
         raise Unreadable(f"{size} bytes at {address:#x}")
-    buffer = ctypes.create_string_buffer(size)
-    local = _IoVec(ctypes.cast(buffer, ctypes.c_void_p), size)
+    data = bytearray(size)
+    local = _IoVec(ctypes.addressof(ctypes.c_char.from_buffer(data)), size)
     remote = _IoVec(address % 2**64, size)
     got = _libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
     if got < 0:
@@ -55,7 +60,22 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
             raise error
     if got != size:
         raise Unreadable(f"{size} bytes at {address:#x}")
-    return buffer.raw
+    return data
+
+
+class Memory:
+    """The memory of one process, of which no more than MOST_BYTES are read in all."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.left = MOST_BYTES
+
+    def read(self, address: int, size: int) -> bytearray:
+        """As read_memory. Unreadable once the limit is reached."""
+        if max(size, _LEAST) > self.left:
+            raise Unreadable(f"{size} bytes at {address:#x} would exceed the {MOST_BYTES >> 20} MiB read of a process")
+        self.left -= max(size, _LEAST)
+        return read_memory(self.pid, address, size)
 
 
 @dataclass(frozen=True)
@@ -69,7 +89,7 @@ class Slot:
 
 @dataclass
 class Object:
-    """One loaded ELF object. symbols: what it defines, by name; slots: what it refers to."""
+    """One loaded ELF object. symbols: what it defines, by name; slots: what it refers to; unreadable: why, or empty."""
 
     path: str
     base: int
@@ -81,128 +101,151 @@ class Object:
 
     @property
     def name(self) -> str:
+        """Its soname, or the name of its file."""
         return self.soname or os.path.basename(self.path)
 
-    def holds(self, address: int) -> bool:
-        return self.base <= address < self.end
 
-
-def _is_device(pid: int, path: str) -> bool:
-    """A mapping of /dev/nvidia0 is no object, and reading it through another process's memory fails."""
-    try:
-        return path.startswith("/dev/") and stat.S_ISCHR(os.stat(f"/proc/{pid}/root{path}").st_mode)
-    except OSError:
-        return False
-
-
-def objects(pid: int, names: frozenset[str]) -> list[Object]:
-    """Every mapped ELF object, with those of its symbols and slots that names lists. OSError if the process is out of reach."""
-    spans: dict[tuple[str, str], Object] = {}
-    found = []
-    current: Object | None = None
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as lines:
+def _mapped(memory: Memory) -> Iterator[Object]:
+    """The mapped files that begin as ELF does, by address. Each one's end is right once the next is asked for."""
+    current: tuple[str, str, Object] | None = None
+    seen = False
+    with open(f"/proc/{memory.pid}/maps", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
         for line in lines:
             fields = line.rstrip("\n").split(maxsplit=5)
             if len(fields) < 6 or not fields[5].startswith("/"):
                 continue
+            seen = True
             start, end = (int(part, 16) for part in fields[0].split("-"))
             path, inode = fields[5].removesuffix(" (deleted)"), fields[4]
-            if _is_device(pid, path):
-                continue
-            if int(fields[2], 16) == 0 and "r" in fields[1] and (current is None or start >= current.end):
-                current = Object(path, start, end)
-                spans[path, inode] = current
-                found.append(current)
-            elif (path, inode) in spans and spans[path, inode] is current:
-                current.end = max(current.end, end)
-    if not found:
+            if int(fields[2], 16) == 0 and "r" in fields[1] and (current is None or start >= current[2].end):
+                item = Object(path, start, end)
+                try:
+                    magic = memory.read(start, 4)
+                except Unreadable as error:
+                    if path.startswith("/dev/"):  # a device's memory, which cannot be read so
+                        continue
+                    item.unreadable, magic = str(error), bytearray(b"\x7fELF")
+                if magic == b"\x7fELF":
+                    if current:
+                        yield current[2]
+                    current = path, inode, item
+            elif current and (path, inode) == current[:2]:
+                current[2].end = max(current[2].end, end)
+    if current:
+        yield current[2]
+    if not seen:
         # An empty list means no right to look, or a kernel thread: never "nothing to report".
-        raise PermissionError(f"/proc/{pid}/maps is empty")
-    return [item for item in found if _fill(pid, item, names)]
+        raise PermissionError(f"/proc/{memory.pid}/maps is empty")
 
 
-def _fill(pid: int, item: Object, names: frozenset[str]) -> bool:
-    """False: no ELF object after all."""
-    try:
-        header = read_memory(pid, item.base, 64)
-        if not header.startswith(b"\x7fELF\2\1"):
-            return False
-        kind, machine = struct.unpack_from("<HH", header, 16)
-        if kind not in _ET_DYN_OR_EXEC or machine not in _SLOT_KINDS:
-            return False
-        _read_dynamic(pid, item, header, machine, names)
-    except Unreadable as error:
-        item.unreadable = str(error)
-    return True
+def objects(pid: int, names: frozenset[str]) -> tuple[list[Object], list[str]]:
+    """Every mapped ELF object, by address, with those of its symbols and slots that names lists; what limits left out.
+
+    OSError if the process is out of reach.
+    """
+    memory = Memory(pid)
+    found: list[Object] = []
+    beyond = 0
+    for item in _mapped(memory):
+        if len(found) < MOST_OBJECTS:
+            found.append(item)
+        else:
+            beyond += 1
+    left_out = [f"{beyond} objects beyond the first {MOST_OBJECTS}"] if beyond else []
+    wanted = {name.encode(): name for name in names}
+    slots = 0
+    kept = []
+    for item in found:
+        if not item.unreadable and slots < MOST_SLOTS:
+            try:
+                if not _read_object(memory, item, wanted):
+                    continue
+            except (Unreadable, elf.ElfError) as error:
+                item.unreadable = str(error)
+        elif not item.unreadable:
+            item.unreadable = f"not read: {MOST_SLOTS} references were found before"
+        slots += len(item.slots)
+        kept.append(item)
+    return kept, left_out
 
 
-def _read_dynamic(pid: int, item: Object, header: bytes, machine: int, names: frozenset[str]) -> None:
-    table_at, entry_size, count = struct.unpack_from("<Q", header, 32)[0], *struct.unpack_from("<HH", header, 54)
-    table = read_memory(pid, item.base + table_at, entry_size * count)
-    dynamic = b""
-    bias = item.base if struct.unpack_from("<H", header, 16)[0] == 3 else 0  # ET_DYN's addresses are relative
-    for at in range(0, len(table) - 55, entry_size or len(table)):
-        kind, _, _, address, _, size, _, _ = struct.unpack_from("<IIQQQQQQ", table, at)
-        if kind == _PT_DYNAMIC:
-            dynamic = read_memory(pid, bias + address, size)
+def _read_object(memory: Memory, item: Object, names: dict[bytes, str]) -> bool:
+    """False: not a 64-bit object of a machine that the shim is for, so nothing of it concerns the shim."""
+    header, segments = elf.headers(lambda offset, size: memory.read(item.base + offset, size))
+    if header.bits != 64 or header.type not in (elf.ET_EXEC, elf.ET_DYN) or header.machine not in _SLOT_KINDS:
+        return False
+    bias = item.base if header.type == elf.ET_DYN else 0  # ET_DYN's addresses are relative
+    dynamic = bytearray()
+    for segment in segments:
+        if segment.kind == elf.PT_DYNAMIC:
+            dynamic = memory.read(bias + segment.address, segment.size)
     tags: dict[str, int] = {}
-    for at in range(0, len(dynamic) - 15, 16):
-        tag, value = struct.unpack_from("<QQ", dynamic, at)
+    for tag, value in struct.iter_unpack("<QQ", dynamic[: len(dynamic) // 16 * 16]):
         if tag == 0:
             break
         if tag in _DT:
             tags[_DT[tag]] = value
-    if "STRTAB" not in tags or "SYMTAB" not in tags:
-        return
+    if "STRTAB" in tags and "SYMTAB" in tags:
+        _read_symbols(memory, item, bias, tags, names, _SLOT_KINDS[header.machine])
+    return True
 
+
+def _read_symbols(
+    memory: Memory, item: Object, bias: int, tags: dict[str, int], names: dict[bytes, str], kinds: tuple[int, ...]
+) -> None:
     def address_of(tag: str) -> int:
         """glibc has written run-time addresses into a writable dynamic section."""
         return tags[tag] if tags[tag] >= bias else bias + tags[tag]
 
-    strings = read_memory(pid, address_of("STRTAB"), tags.get("STRSZ", 0))
+    strings = memory.read(address_of("STRTAB"), tags.get("STRSZ", 0))
 
-    def name(offset: int) -> str:
-        return strings[offset : offset + _LONGEST_NAME].split(b"\0")[0].decode("utf-8", "replace")
+    def name(offset: int) -> bytes:
+        end = strings.find(0, offset, offset + _LONGEST_NAME)
+        return bytes(strings[offset : end if end >= 0 else offset + _LONGEST_NAME])
 
     if "SONAME" in tags:
-        item.soname = name(tags["SONAME"])
-    relocations: list[tuple[int, int]] = []
+        item.soname = name(tags["SONAME"]).decode("utf-8", "replace")
+    relocations: list[memoryview[int]] = []
     for tag, length in (("JMPREL", "PLTRELSZ"), ("RELA", "RELASZ")):
-        if tag in tags and tags.get(length):
-            table = read_memory(pid, address_of(tag), tags[length])
-            relocations += [
-                (place, info >> 32)
-                for place, info, _ in struct.iter_unpack("<QQq", table[: len(table) // 24 * 24])
-                if info & 0xFFFFFFFF in _SLOT_KINDS[machine]
-            ]
+        if tag in tags and tags.get(length, 0) >= _RELA:
+            data = memory.read(address_of(tag), tags[length] // _RELA * _RELA)
+            relocations.append(memoryview(data).cast("Q"))
     # No tag says how many symbols there are: as many as are referred to, and as are hashed.
-    count = 1 + max((index for _, index in relocations), default=0)
+    count = 1 + max((max(table[1::3]) >> 32 for table in relocations), default=0)
     if "GNU_HASH" in tags:
-        count = max(count, _hashed(pid, address_of("GNU_HASH")))
-    symbols = read_memory(pid, address_of("SYMTAB"), count * 24)
+        count = max(count, _hashed(memory, address_of("GNU_HASH")))
+    symbols = memory.read(address_of("SYMTAB"), count * _SYM)
+    initials = {first[0] for first in names}
     wanted: dict[int, str] = {}
-    for index in range(count):
-        offset, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", symbols, index * 24)
-        if (text := name(offset)) in names:
+    for index, offset in enumerate(memoryview(symbols).cast("I")[:: _SYM // 4]):
+        # most names begin otherwise: one look at a byte
+        if offset < len(strings) and strings[offset] in initials and (text := names.get(name(offset))):
+            if len(wanted) == MOST_SLOTS:
+                raise Unreadable(f"more than {MOST_SLOTS} symbols with covered names")
             wanted[index] = text
+            section, value = struct.unpack_from("<HQ", symbols, index * _SYM + 6)
             if section and value:
                 item.symbols.setdefault(text, bias + value)
-    for place, index in relocations:
-        if index in wanted:
-            value = struct.unpack("<Q", read_memory(pid, bias + place, 8))[0]
-            item.slots.append(Slot(wanted[index], bias + place, value))
+    for table in relocations:
+        for entry, info in enumerate(table[1::3]):
+            if info >> 32 in wanted and info & 0xFFFFFFFF in kinds:
+                if len(item.slots) == MOST_SLOTS:
+                    raise Unreadable(f"more than {MOST_SLOTS} references to covered names")
+                place = bias + table[entry * 3]
+                value = struct.unpack("<Q", memory.read(place, 8))[0]
+                item.slots.append(Slot(wanted[info >> 32], place, value))
 
 
-def _hashed(pid: int, at: int) -> int:
+def _hashed(memory: Memory, at: int) -> int:
     """One more than the last symbol of a GNU hash table; 0 if it holds none."""
-    buckets, first, words, _ = struct.unpack("<4I", read_memory(pid, at, 16))
+    buckets, first, words, _ = struct.unpack("<4I", memory.read(at, 16))
     at += 16 + words * 8
-    last: int = max(struct.unpack(f"<{buckets}I", read_memory(pid, at, buckets * 4)))
+    last: int = max(memoryview(memory.read(at, buckets * 4)).cast("I"))
     if last < first:
         return 0
     at += buckets * 4
     end = last + _LONGEST_CHAIN
-    while not struct.unpack("<I", read_memory(pid, at + (last - first) * 4, 4))[0] & 1:
+    while not struct.unpack("<I", memory.read(at + (last - first) * 4, 4))[0] & 1:
         last += 1
         if last == end:
             raise Unreadable(f"a hash chain at {at:#x} without an end")

@@ -54,7 +54,7 @@ enum cui_entry cui_entry_at(const void *address); /* or CUI_NO_ENTRY */
 bool cui_is_wrapper(const void *address);
 bool cui_disabled(void);
 
-/* lookup.c */
+/* names.c: whether a name is of the surface. */
 bool cui_covers(const char *name);
 
 #endif

@@ -6,6 +6,8 @@ import importlib
 import json
 import os
 import random
+import re
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ import pytest
 from cuinterpose import cli, coordinator, remote, surface
 from cuinterpose.endpoint import Endpoint, Refusal
 from cuinterpose.frame import Status
+from cuinterpose.output import visible
 from cuinterpose.remote_fd import descriptor_of
 from cuinterpose.ticket import Kind, Ticket, create, new_identity
 from tests.cuinterpose.share_library import Library, memfd, open_descriptors
@@ -29,6 +32,7 @@ mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 print("ready", flush=True)
 sys.stdin.read()
 """
+NO_CUDA = "neither libcuda.so.1 nor a runtime (libcudart.so)"
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 reaches_others = pytest.mark.skipif(
     os.geteuid() != 0 and YAMA.exists() and YAMA.read_text() != "0\n",
@@ -116,7 +120,15 @@ def test_disabled_shim_covers_nothing(command: Command) -> None:
 def test_nothing_of_cuda(command: Command) -> None:
     with target(command) as pid:
         status, found, _ = doctor(command, pid)
+        text = command("doctor", str(pid)).stdout
     assert (status, found["verdict"]) == (2, "unclear")
+    first, advice = text.splitlines()[:2]
+    assert first == f"process {pid}: cannot tell: the shim is loaded, and CUDA is not, {NO_CUDA}"
+    assert "first CUDA call" in advice
+    with target(command, shim=False) as pid:
+        done = command("doctor", str(pid))
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[0] == f"process {pid}: cannot tell: CUDA is not, {NO_CUDA}"
 
 
 def test_out_of_reach(command: Command) -> None:
@@ -173,10 +185,215 @@ def test_hostile_objects(command: Command, tmp_path: Path) -> None:
             process.stdout.readline()
             try:
                 names = frozenset((*surface.DRIVER, "dlsym"))
-                assert any(item.path == str(lying) for item in remote.objects(process.pid, names))
+                assert any(item.path == str(lying) for item in remote.objects(process.pid, names)[0])
             finally:
                 process.stdin.close()
         lying.unlink()
+
+
+@contextmanager
+def mapping(*files: Path, mapper: str = MAPPER) -> Iterator[int]:
+    """A process that maps files, all of them, and waits."""
+    with subprocess.Popen(
+        [sys.executable, "-c", mapper, *map(os.fsencode, files)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            yield process.pid
+        finally:
+            process.stdin.close()
+
+
+MAP_ALL = """
+import mmap, sys
+files = [open(name, "rb") for name in sys.argv[1:]]
+mapped = [mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) for file in files]
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def aliased(size: int, claim: int) -> bytes:
+    """An object whose tables are all the same size bytes: each record of 24 is a symbol and a relocation of it.
+
+    Every symbol is called dlsym, every relocation is a slot. claim: how many bytes the tables say that they have.
+    """
+    start = 64 + 56 + 8 * 16
+    tags = [(5, start), (10, size), (6, start), (7, start), (8, claim), (23, start), (2, claim)]
+    dynamic = b"".join(struct.pack("<QQ", *tag) for tag in [*tags, (0, 0)])
+    header = b"\x7fELF\2\1\1".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 1, 64, 0, 0
+    )
+    segment = struct.pack("<IIQQQQQQ", 2, 4, 120, 120, 120, len(dynamic), len(dynamic), 8)
+    # st_name is r_offset, 16; the relocation is of symbol 0 (R_X86_64_JUMP_SLOT); the addend spells the name
+    record = struct.pack("<QQ", 16, 7) + b"dlsym\0\0\0"
+    image = header + segment + dynamic
+    return image.ljust(start, b"\0") + record * (size // 24)
+
+
+def test_a_hostile_process_has_a_total(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes, objects and references: each has a limit, what is beyond it is said, and the answer is `cannot tell`."""
+    files = []
+    for number in range(8):
+        files.append(tmp_path / f"aliased{number}.so")
+        files[-1].write_bytes(aliased(1 << 16, 1 << 16))
+    read: list[int] = []
+    plain = remote.read_memory
+
+    def counting(pid: int, address: int, size: int) -> bytearray:
+        read.append(size)
+        return plain(pid, address, size)
+
+    monkeypatch.setattr(remote, "read_memory", counting)
+    names = frozenset((*surface.DRIVER, "dlsym"))
+    with mapping(*files, mapper=MAP_ALL) as pid:
+        found, left_out = remote.objects(pid, names)
+        hostile = [item for item in found if item.path in map(str, files)]
+        assert len(hostile) == 8
+        # 2,730 relocations twice over: one object has more than there may be in all
+        assert all("references" in item.unreadable for item in hostile)
+        assert sum(len(item.slots) for item in found) <= 2 * remote.MOST_SLOTS
+        assert not left_out
+
+        read.clear()
+        monkeypatch.setattr(remote, "MOST_BYTES", 1 << 20)
+        found, left_out = remote.objects(pid, names)
+        assert sum(read) <= 1 << 20
+        assert sum("would exceed the 1 MiB" in item.unreadable for item in found) >= 7
+        assert cli.main(["doctor", str(pid)]) == 2
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith(f"process {pid}: cannot tell: ")
+        assert "objects could not be read; the shim may be among them" in lines[0]
+        assert any(line.startswith("  unread    ") for line in lines)
+
+        monkeypatch.setattr(remote, "MOST_BYTES", 256 << 20)
+        monkeypatch.setattr(remote, "MOST_OBJECTS", 3)
+        found, left_out = remote.objects(pid, names)
+        assert len(found) <= 3
+        assert left_out
+        assert left_out[0].endswith("objects beyond the first 3")
+        assert cli.main(["doctor", "--json", str(pid)]) == 2
+        assert left_out[0] in json.loads(capsys.readouterr().out)["unreadable"]
+
+
+def test_no_memory_for_an_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def out_of_memory(pid: int, names: frozenset[str]) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(remote, "objects", out_of_memory)
+    assert cli.main(["doctor", "1"]) == 2
+    assert capsys.readouterr() == ("", "cuinterpose: error: not enough memory for an answer\n")
+
+
+HOSTILE_TEXT = "\x1b]0;pwned\x07\r\n  shim      /forged\x9b31m\u202egnp.so\u2066\x7f"
+HARMLESS = "\\x1b]0;pwned\\x07\\x0d\\x0a  shim      /forged\\u009b31m\\u202egnp.so\\u2066\\x7f"
+
+
+def check_output(done: subprocess.CompletedProcess[bytes], shown: str) -> None:
+    """shown is there, and no byte of it could be anything but text."""
+    text = done.stdout.decode()
+    assert shown in text
+    assert all(line.isprintable() for line in text.splitlines())
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", text)
+
+
+@reaches_others
+@pytest.mark.parametrize("options", [[], ["--json"], ["--verbose"]])
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C", "POSIX"])
+def test_paths_reach_a_terminal_as_text(command: Command, tmp_path: Path, options: list[str], locale: str) -> None:
+    directory = tmp_path / HOSTILE_TEXT.replace("/", "|")
+    directory.mkdir()
+    hostile = directory / os.fsdecode(b"\xff.so")
+    hostile.write_bytes(aliased(1 << 17, 1 << 17))
+    environment = {**command.environment(), "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    with mapping(hostile) as pid:
+        done = subprocess.run(
+            [sys.executable, "-m", "cuinterpose.cli", "doctor", *options, str(pid)],
+            env=environment,
+            cwd=command.world.root,
+            capture_output=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (2, b"")
+    if options == ["--json"]:
+        done.stdout.decode("ascii")
+        assert any(str(hostile).replace("\n", "\\012") in line for line in json.loads(done.stdout)["unreadable"])
+        check_output(done, "\\u001b]0;pwned\\u0007")
+    else:
+        # the kernel itself writes a line break in a path as \\012
+        check_output(done, HARMLESS.replace("/", "|").split("\\x0a")[0])
+        check_output(done, "\\xff.so")
+
+
+@reaches_others
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_endpoint_of_a_ticket_reaches_a_terminal_as_text(command: Command, options: list[str]) -> None:
+    fd = create(Ticket(Kind.UNICAST, b"\1" * 16, b"\2" * 16, "/" + HOSTILE_TEXT))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "cuinterpose.cli", "ticket", "show", *options, str(os.getpid()), str(fd)],
+            env=command.environment(),
+            cwd=command.world.root,
+            capture_output=True,
+            check=False,
+        )
+    finally:
+        os.close(fd)
+    assert (done.returncode, done.stderr) == (0, b"")
+    if options:
+        assert json.loads(done.stdout)["ticket"]["endpoint"] == "/" + HOSTILE_TEXT
+        check_output(done, "\\u202egnp.so")
+    else:
+        check_output(done, HARMLESS)
+        assert len(done.stdout.splitlines()) == 6
+
+
+def test_visible() -> None:
+    assert visible("/run/é/日本 x") == "/run/é/日本 x"
+    assert visible("a\tb\u00ad\u2028\U000e0001\udc80") == "a\\x09b\\u00ad\\u2028\\U000e0001\\x80"
+    assert all(visible(chr(code)).isprintable() for code in range(0x11000))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor"], ["conform", "--help"]])
+def test_closed_pipe_is_silent(command: Command, arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    pid = [str(os.getpid())] if arguments == ["doctor"] else []
+    done = subprocess.run(
+        [sys.executable, "-m", "cuinterpose.cli", *arguments, *pid],
+        env=command.environment(),
+        cwd=command.world.root,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writing)
+    assert done.stderr == b""
+    # argparse drops the error of its own writing, on some releases of Python
+    assert done.returncode == 2 or "--help" in arguments
+
+
+def test_full_disk_is_one_line(command: Command) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cuinterpose.cli", "doctor", str(os.getpid())],
+            env=command.environment(),
+            cwd=command.world.root,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "cuinterpose: error: standard output: No space left on device\n",
+    )
 
 
 @reaches_others

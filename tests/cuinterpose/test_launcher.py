@@ -101,6 +101,45 @@ def test_unclean_path_to_the_shim(command: Command, tmp_path: Path, name: str) -
     assert len(list(link.parent.iterdir())) == 1
 
 
+@pytest.mark.parametrize("spelling", ["./{name}", "../{parent}/{name}", "{path}", "./link"])
+def test_program_by_any_path(command: Command, true: Path, spelling: str) -> None:
+    """ld.so, asked what it would load, takes a path without a slash for a name; ./prog is the commonest way to say one."""
+    (true.parent / "link").symlink_to(true)
+    said = spelling.format(name=true.name, parent=true.parent.name, path=true)
+    done = subprocess.run(
+        [sys.executable, "-m", "cuinterpose.cli", "run", "--check", "--", said],
+        env=command.environment(),
+        cwd=true.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_program_of_the_working_directory_by_path(command: Command, true: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cuinterpose.cli", "run", true.name],
+        env={**command.environment(), "PATH": f":{os.environ['PATH']}"},
+        cwd=true.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_check_names_what_only_the_shim_satisfies(command: Command) -> None:
+    """A program linked with 13.1's stubs: on 12.2 its device-explicit calls would end in our wrapper, and nowhere else."""
+    world = command.world
+    for version, lacking in (("12.2", {"cuMulticastBindAddr_v2", "cuMulticastBindMem_v2"}), ("13.1", set())):
+        path = ":".join(str(part) for part in (world.driver(version).parent, world.root / "objects"))
+        done = command("run", "--check", "--", world.root / "direct", "no such case", LD_LIBRARY_PATH=path)
+        warnings = [line for line in done.stderr.splitlines() if line.startswith("cuinterpose: warning: ")]
+        assert {line.split(" refers to ")[1].split(",")[0] for line in warnings} == lacking
+        assert all("/direct refers to" in line and "(500)" in line for line in warnings)
+
+
 def test_unclean_path_and_no_clean_place(command: Command, tmp_path: Path) -> None:
     unclean = tmp_path / "a b"
     unclean.mkdir(mode=0o700)

@@ -354,6 +354,94 @@ def test_many_at_once(library: Library, server: str, client: Client) -> None:
     assert not failures
 
 
+def bug(name: bytes, kind: int) -> int:
+    raise RuntimeError("a bug of the registry")
+
+
+def leaves(name: bytes, kind: int) -> int:
+    raise SystemExit(3)
+
+
+BUGS: dict[str, tuple[Callable[[bytes, int], object], Status]] = {
+    "exception": (bug, Status.CUDA),
+    "exit": (leaves, Status.CUDA),
+    "None": (lambda name, kind: None, Status.CUDA),
+    "a status that is never sent": (lambda name, kind: Refusal(Status.TRANSPORT).status, Status.CUDA),
+    "OK as a refusal": (lambda name, kind: Refusal(Status.OK).status, Status.CUDA),
+    "CUDA without a result": (lambda name, kind: Refusal(Status.CUDA).status, Status.CUDA),
+    "a result beyond 32 bits": (lambda name, kind: Refusal(Status.CUDA, 1 << 31).status, Status.CUDA),
+    "no descriptor": (lambda name, kind: -1, Status.RESOURCES),
+    "a closed descriptor": (lambda name, kind: 1 << 20, Status.RESOURCES),
+    "a number beyond descriptors": (lambda name, kind: 1 << 40, Status.CUDA),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_registrys_bug_answers_one_client(
+    library: Library, where: Path, client: Client, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """An error for who asked, a line in the log, and the endpoint lives."""
+    broken, status = BUGS[name]
+
+    def sometimes(resource: bytes, kind: int) -> int:
+        return registry(resource, kind) if resource == RESOURCE else broken(resource, kind)  # type: ignore[return-value]
+
+    with Endpoint(sometimes, where, PARTICIPANT) as endpoint:
+        for _ in range(2):
+            answered = client(library, endpoint.ticket(MULTICAST))
+            assert answered == (status, -1, 999 if status is Status.CUDA else 0)
+            alive, fd, _ = client(library, endpoint.ticket(RESOURCE))
+            assert alive is Status.OK
+            os.close(fd)
+    logged = [record for record in caplog.records if record.name == "cuinterpose.endpoint"]
+    assert len(logged) == (2 if status is Status.CUDA else 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_forked_child_leaves_the_endpoint_to_its_parent(library: Library, where: Path) -> None:
+    """Leaving the block in a child neither stops the parent's thread nor unlinks its socket."""
+    with Endpoint(registry, where, PARTICIPANT) as endpoint:
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                before = len(open_descriptors())
+                endpoint.close()
+                endpoint.close()
+                status = 0 if len(open_descriptors()) < before else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert ask(str(endpoint.path), REQUEST.encode())[1] == 1
+    assert not list(where.iterdir())
+    endpoint.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_forked_child_makes_its_own_endpoint(library: Library, where: Path) -> None:
+    ready, tell = os.pipe()
+    stop, hold = os.pipe()
+    with Endpoint(registry, where, PARTICIPANT) as endpoint:
+        child = os.fork()
+        if not child:
+            try:
+                os.close(hold)
+                endpoint.close()
+                with Endpoint(registry, where) as own:
+                    os.write(tell, str(own.path).encode())
+                    os.read(stop, 1)
+            finally:
+                os._exit(0)
+        for fd in (tell, stop):
+            os.close(fd)
+        path = os.read(ready, 200).decode()
+        assert identify(path)[1] == child
+        assert identify(str(endpoint.path)) == (PARTICIPANT, os.getpid())
+        for fd in (ready, hold):
+            os.close(fd)
+        os.waitpid(child, 0)
+
+
 # ---- hostile servers
 
 
