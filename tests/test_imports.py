@@ -55,6 +55,7 @@ ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "fields": {"errors", "layout"},
     "layout": set(),
+    "printable": set(),
     "policy": {"abi", "caps", "errors", "fields", "rules", "structs", "versions"},
     "ports": {"session"},
     "rules": {"caps", "errors", "fields"},
@@ -117,7 +118,8 @@ ARROWS: dict[str, set[str]] = {
         "versions",
     },
     "trace.devices": {"trace.format"},
-    "trace.format": set(),
+    "trace.format": {"printable", "trace.lines"},
+    "trace.lines": {"errors", "printable"},
     "trace.judge": {
         "caps",
         "errors",
@@ -132,7 +134,7 @@ ARROWS: dict[str, set[str]] = {
         "versions",
     },
     "trace.logs": {"trace.devices", "trace.format", "trace.reader"},
-    "trace.reader": {"errors", "trace.format"},
+    "trace.reader": {"printable", "trace.format", "trace.lines"},
     "trace.record": {
         "errors",
         "fields",

@@ -6,16 +6,16 @@ A trace without a header line (format 0) is read too: it is the same records as 
 from __future__ import annotations
 
 import gzip
-import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-import orjson
-import zstandard
+from nvproxy_model.printable import printable
+from nvproxy_model.trace.lines import MAX_LINE
 
 __all__ = [
+    "AUTHORS",
     "GSS_LEGACY_MASK",
     "IOCTL_KINDS",
     "KINDS",
@@ -34,10 +34,6 @@ __all__ = [
 
 SCHEMA: Final = "nvproxy-trace/1"
 
-MAX_LINE: Final = 16 << 20
-"""Bytes. A record with two copies of 1 MiB of parameters (the driver's own bound, RMAPI_PARAM_COPY_MAX_PARAMS_SIZE) in hex
-takes a quarter of it."""
-
 KINDS: Final = ("process", "open", "fd", "ioctl", "mmap", "close", "dup", "exec", "end")
 """The ``k`` of a record."""
 
@@ -49,6 +45,9 @@ SIZE_BY_TABLE: Final = 2
 UNFINISHED: Final = 4
 """Bits of a record's ``fl``: parameters cut at the recorder's bound; their size came from a table because the call does not
 say it; the process ended inside the call."""
+
+AUTHORS: Final = ("nvproxy", "driver", "permission")
+"""Who can refuse a call: nvproxy itself, the host's driver, or the rights on a device node (file mode, cgroup, LSM, no node)."""
 
 GSS_LEGACY_MASK: Final = 0x8000
 
@@ -65,19 +64,10 @@ def ioc_size(request: int) -> int:
     return (request >> 16) & 0x3FFF
 
 
-def printable(text: str) -> str:
-    """``text`` with everything that a terminal would act on shown as an escape: control, format and unassigned characters."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        c if unicodedata.category(c)[0] in "LNPSM" or c == " " else c.encode("unicode_escape").decode() for c in text
-    )
-
-
 class Header:
     """What a header line says of the records after it."""
 
-    __slots__ = ("arch", "command", "driver", "recorder", "schema", "values")
+    __slots__ = ("arch", "command", "driver", "inside", "recorder", "schema", "values")
 
     def __init__(
         self,
@@ -88,6 +78,7 @@ class Header:
         recorder: str | None = None,
         command: tuple[str, ...] = (),
         values: bool = True,
+        inside: bool = False,
     ) -> None:
         self.schema = schema
         self.driver = driver
@@ -98,6 +89,8 @@ class Header:
         self.command = command
         self.values = values
         """False when the recorder left bytes out (``--no-values``)."""
+        self.inside = inside
+        """True when the program ran inside a sandbox, so that nvproxy answered it and not the host's driver alone."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -107,6 +100,7 @@ class Header:
             "recorder": self.recorder,
             "command": list(self.command),
             "values": self.values,
+            **({"inside": True} if self.inside else {}),
         }
 
 
@@ -115,6 +109,7 @@ class Record:
 
     __slots__ = (
         "bufs",
+        "by",
         "d",
         "dev",
         "err",
@@ -165,6 +160,8 @@ class Record:
     bufs: tuple[tuple[int, bytes, bytes | None], ...]
     """Buffers behind pointers of the parameters: offset of the pointer, bytes before, bytes after where they changed."""
     fl: int
+    by: str | None
+    """Who refused the call, one of AUTHORS, where the log says so itself. None: nobody refused it, or the answer must tell."""
     raw: Mapping[str, Any]
 
     @property
@@ -242,6 +239,10 @@ def record(obj: Mapping[str, Any], line: int) -> Record:
     rec.ret = ret if ret is None else _bounded(ret, "ret", -_I64, _I64)
     err = get("err", 0)
     rec.err = 0 if err == 0 else _bounded(err, "err", 0, 4095)
+    by = get("by")
+    if by is not None and by not in AUTHORS:
+        raise ValueError(f"by is not one of {', '.join(AUTHORS)}")
+    rec.by = by
     fl = get("fl", 0)
     rec.fl = _bounded(fl, "fl", 0, 0xFFFF)
     dev = get("dev") or get("path")
@@ -299,15 +300,16 @@ def header(obj: Mapping[str, Any]) -> Header:
     command = obj.get("command", [])
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
         raise ValueError("the header's command is not a list of strings")
-    values = obj.get("values", True)
-    if not isinstance(values, bool):
-        raise ValueError("the header's values is not true or false")
+    flags = {"values": obj.get("values", True), "inside": obj.get("inside", False)}
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"the header's {name} is not true or false")
     return Header(
         driver=texts["driver"],
         arch=texts["arch"],
         recorder=texts["recorder"],
         command=tuple(command),
-        values=values,
+        **flags,
     )
 
 
@@ -315,12 +317,16 @@ class Writer:
     """Writes one trace: the header at once, an ``end`` record with the count when closed."""
 
     def __init__(self, out: IO[bytes], head: Header) -> None:
+        import orjson
+
+        self._dumps = orjson.dumps
+        self._option = orjson.OPT_APPEND_NEWLINE
         self._out = out
         self.records = 0
         self._write(head.as_json())
 
     def _write(self, obj: Mapping[str, Any]) -> None:
-        self._out.write(orjson.dumps(obj, option=orjson.OPT_APPEND_NEWLINE))
+        self._out.write(self._dumps(obj, option=self._option))
 
     def put(self, obj: Mapping[str, Any]) -> None:
         """One record, as its JSON object."""
@@ -342,6 +348,8 @@ def writing(path: Path | str, head: Header) -> Iterator[Writer]:
             # No name and no time: the same records give the same bytes.
             out = cast("IO[bytes]", gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0))
         elif path.suffix in (".zst", ".zstd"):
+            import zstandard
+
             out = zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False)
         else:
             out = raw

@@ -1,0 +1,151 @@
+"""The lines of a file that may be gzip or zstd, in bounded memory, and what was wrong with them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from typing import IO, Final
+
+from nvproxy_model.errors import NvproxyError
+from nvproxy_model.printable import printable
+
+__all__ = ["MAX_LINE", "Problems", "TraceError", "chunks", "lines"]
+
+MAX_LINE: Final = 16 << 20
+"""Bytes. A record with two copies of 1 MiB of parameters (the driver's own bound, RMAPI_PARAM_COPY_MAX_PARAMS_SIZE) in hex
+takes a quarter of it."""
+
+_CHUNK: Final = 1 << 18
+_KEPT: Final = 100
+
+
+class TraceError(NvproxyError):
+    """The file is neither a trace nor a log, or cannot be read at all."""
+
+
+class Problems:
+    """What was wrong with a file: all of it counted, the first hundred kept as (line, text)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.kept: list[tuple[int, str]] = []
+
+    def add(self, line: int, text: str) -> None:
+        self.count += 1
+        if len(self.kept) < _KEPT:
+            self.kept.append((line, text))
+
+    def texts(self, name: str) -> list[str]:
+        """One line each: ``FILE:LINE: what``."""
+        shown = printable(name)
+        out = [f"{shown}:{line}: {text}" if line else f"{shown}: {text}" for line, text in self.kept]
+        if self.count > len(self.kept):
+            out.append(f"{shown}: {self.count - len(self.kept)} more problems")
+        return out
+
+
+def _zstd(raw: IO[bytes], first: bytes, problems: Problems) -> Iterator[bytes]:
+    import zstandard
+
+    # A few hundred compressed bytes at a time: a block of 4 bytes may stand for 128 KiB, and this interface has no
+    # bound of its own.
+    step = 256
+    context = zstandard.ZstdDecompressor(max_window_size=128 << 20)
+    decoder = context.decompressobj()
+    data = first
+    started = False
+    while data:
+        for at in range(0, len(data), step):
+            piece = data[at : at + step]
+            while piece:
+                if decoder.eof:
+                    decoder, started = context.decompressobj(), False
+                try:
+                    plain = decoder.decompress(piece)
+                except zstandard.ZstdError as error:
+                    problems.add(0, f"damaged zstd data, the rest was not read: {printable(str(error))[:80]}")
+                    return
+                started = True
+                if plain:
+                    yield plain
+                piece = decoder.unused_data if decoder.eof else b""
+        data = raw.read(_CHUNK)
+    if started and not decoder.eof:
+        problems.add(0, "the zstd data ends early")
+
+
+class _Joined(io.RawIOBase):
+    """A file whose first bytes were read already."""
+
+    def __init__(self, first: bytes, raw: IO[bytes]) -> None:
+        self._first = first
+        self._raw = raw
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        if self._first and size >= 0:
+            first, self._first = self._first[:size], self._first[size:]
+            return first
+        return self._raw.read(size)
+
+
+def chunks(raw: IO[bytes], problems: Problems) -> Iterator[bytes]:
+    """The plain bytes of a file that may be gzip or zstd, told by its first bytes; several members or frames are one file."""
+    first = raw.read(_CHUNK)
+    if first.startswith(b"\x1f\x8b"):
+        stream = gzip.GzipFile(fileobj=_Joined(first, raw), mode="rb")
+        while True:
+            try:
+                plain = stream.read1(_CHUNK)
+            except EOFError:
+                problems.add(0, "the gzip data ends early")
+                return
+            except (zlib.error, gzip.BadGzipFile) as error:
+                problems.add(0, f"damaged gzip data, the rest was not read: {printable(str(error))[:80]}")
+                return
+            if not plain:
+                return
+            yield plain
+    elif first.startswith(b"\x28\xb5\x2f\xfd"):
+        yield from _zstd(raw, first, problems)
+    else:
+        while first:
+            yield first
+            first = raw.read(_CHUNK)
+
+
+def lines(raw: IO[bytes], problems: Problems, limit: int = MAX_LINE) -> Iterator[tuple[int, bytes, bool]]:
+    """(number from 1, line without its end, whether it had one). A line over ``limit`` bytes is reported and dropped unread."""
+    number = 1
+    tail: list[bytes] = []
+    held = 0
+    dropping = False
+    for chunk in chunks(raw, problems):
+        if b"\n" not in chunk:
+            if not dropping:
+                tail.append(chunk)
+                held += len(chunk)
+                if held > limit:
+                    problems.add(number, f"a line of more than {limit} bytes was dropped")
+                    dropping, tail, held = True, [], 0
+            continue
+        parts = chunk.split(b"\n")
+        first = parts[0]
+        if dropping:
+            dropping = False
+        elif held + len(first) > limit:
+            problems.add(number, f"a line of more than {limit} bytes was dropped")
+        else:
+            yield number, b"".join((*tail, first)) if tail else first, True
+        number += 1
+        for line in parts[1:-1]:
+            yield number, line, True
+            number += 1
+        tail = [parts[-1]] if parts[-1] else []
+        held = len(parts[-1])
+    if tail:
+        yield number, b"".join(tail), False
