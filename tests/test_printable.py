@@ -42,7 +42,7 @@ def test_nothing_that_acts_is_left(text: str) -> None:
     assert "\n" not in printable(text)
 
 
-@given(st.recursive(st.text(st.characters(codec="utf-8")) | st.integers(0, 1 << 60), lambda inner: st.lists(inner)))
+@given(st.recursive(st.text(st.characters(codec="utf-8")) | st.integers(0, 1 << 60), st.lists))
 def test_a_document_keeps_its_values(value: object) -> None:
     document = escaped_json(orjson.dumps({"value": value}, option=orjson.OPT_APPEND_NEWLINE))
     assert not acts(document.decode())
