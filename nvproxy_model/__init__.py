@@ -1,7 +1,8 @@
 """A model of the NVIDIA driver ABI that gVisor's nvproxy filters: which call is allowed, why, and what is translated."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from nvproxy_model.lazy import lazy
 
 if TYPE_CHECKING:
     from nvproxy_model.caps import Caps
@@ -41,18 +42,21 @@ __all__ = [
     "Why",
 ]
 
-# Looked up on first use: the commands that read driver sources or traces import this package without the policy.
-_PLACES = ("errors", "caps", "policy", "session")
-
-
-def __getattr__(name: str) -> object:
-    if name in __all__:
-        for place in _PLACES:
-            module = import_module(f"{__name__}.{place}")
-            if name in module.__all__:
-                return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "errors": (
+            "DefinitionError",
+            "MemoryFault",
+            "NvproxyError",
+            "SourceError",
+            "UnknownDriverVersion",
+            "UnsupportedDriverVersion",
+        ),
+        "caps": ("Caps",),
+        "policy.decision": ("Copy", "Decision", "Verdict", "Why"),
+        "policy.policy": ("Policy",),
+        "session.ports": ("Buffer", "FdTable", "File", "Files", "GuestMemory", "Host", "Result"),
+        "session.session": ("Session",),
+    },
+)

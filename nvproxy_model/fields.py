@@ -20,20 +20,20 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any
 
 import construct
 from construct.core import stream_read, stream_write
 
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.layout import Field, Layout
+from nvproxy_model.lifetime import Lineage, Releases, alive, releases
 
 __all__ = [
     "CStruct",
     "CUnion",
     "Fd",
     "Handle",
-    "Lineage",
     "Member",
     "NvBool",
     "NvHandle",
@@ -61,12 +61,6 @@ __all__ = [
     "unsigned_int",
     "until",
 ]
-
-
-class Lineage(Protocol):
-    """What a struct needs to know of a release: which nodes of the version tree it is, or descends from."""
-
-    def descends_from(self, version: str) -> bool: ...
 
 
 class Scalar(construct.FormatField):
@@ -209,25 +203,17 @@ class _Versioned:
     last: tuple[str, ...] = ()
 
     def active(self, version: Lineage | None) -> bool:
-        if version is None:
-            return not self.last
-        return (not self.first or any(map(version.descends_from, self.first))) and not any(
-            map(version.descends_from, self.last)
-        )
+        return alive(self.first, self.last, version)
 
 
-def _versions(text: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (text,) if isinstance(text, str) else text
-
-
-def since(version: str | tuple[str, ...], *members: Any) -> _Versioned:
+def since(version: Releases, *members: Any) -> _Versioned:
     """Members that exist at ``version`` (several for backports) and in its descendants."""
-    return _Versioned(members, first=_versions(version))
+    return _Versioned(members, first=releases(version))
 
 
-def until(version: str | tuple[str, ...], *members: Any) -> _Versioned:
+def until(version: Releases, *members: Any) -> _Versioned:
     """Members that are gone at ``version`` and in its descendants."""
-    return _Versioned(members, last=_versions(version))
+    return _Versioned(members, last=releases(version))
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +295,7 @@ class _Record:
         last: str | tuple[str, ...],
     ) -> tuple[Any, ...]:
         self.ctype = ctype
-        self.lifetime = _Versioned((), _versions(first), _versions(last))
+        self.lifetime = _Versioned((), releases(first), releases(last))
         self._declared = declared
         self._renamed = dict(renamed or {})
         self._at = {}

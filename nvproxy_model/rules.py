@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 from nvproxy_model.caps import Caps
 from nvproxy_model.errors import DefinitionError
-from nvproxy_model.fields import CStruct, Lineage, Scalar
+from nvproxy_model.fields import CStruct, Scalar
+from nvproxy_model.lifetime import Lineage, Releases, alive, releases
+from nvproxy_model.naming import params_name
 
-__all__ = ["BY_NAME", "Rule", "active", "alloc", "control", "frontend", "params_name", "reject", "uvm"]
+__all__ = ["BY_NAME", "TABLES", "Rule", "Table", "active", "alloc", "control", "frontend", "reject", "uvm"]
+
+Table = Literal["frontend", "uvm", "control", "alloc"]
+TABLES: Final[tuple[Table, ...]] = get_args(Table)
+"""nvproxy's four tables: escapes of the frontend devices, UVM commands, RM controls, RM classes."""
 
 _NOBODY = Caps(0)
 
@@ -22,8 +28,7 @@ BY_NAME: Any = object()
 class Rule:
     """One number of one table over one span of releases."""
 
-    table: str
-    """``frontend``, ``uvm``, ``control`` or ``alloc``."""
+    table: Table
     number: int
     name: str
     caps: Caps
@@ -46,9 +51,7 @@ class Rule:
 
     def active(self, version: Lineage) -> bool:
         """Whether the row holds at that release."""
-        return (not self.since or any(map(version.descends_from, self.since))) and not any(
-            map(version.descends_from, self.until)
-        )
+        return alive(self.since, self.until, version)
 
     def params_at(self, version: Lineage) -> CStruct | Scalar | None:
         """The parameter struct as it is in that release."""
@@ -59,30 +62,21 @@ class Rule:
         return self.params.ctype_at(version) if isinstance(self.params, CStruct) else self.struct
 
 
-def _versions(text: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (text,) if isinstance(text, str) else text
-
-
-def params_name(command: str) -> str:
-    """The parameter struct of a control, by NVIDIA's naming rule: ``_CTRL_CMD_`` becomes ``_CTRL_``, ``_PARAMS`` follows."""
-    return command.replace("_CTRL_CMD_", "_CTRL_") + "_PARAMS"
-
-
 def _rule(
-    table: str,
+    table: Table,
     number: int,
     name: str,
     caps: Caps,
     params: CStruct | Scalar | str | None,
-    since: str | tuple[str, ...],
-    until: str | tuple[str, ...],
+    since: Releases,
+    until: Releases,
     **rest: Any,
 ) -> Rule:
     if params is BY_NAME:
         params = params_name(name)
     struct = params if params is None or isinstance(params, str) else params.ctype
     defined = None if isinstance(params, str) else params
-    return Rule(table, number, name, caps, defined, struct, since=_versions(since), until=_versions(until), **rest)
+    return Rule(table, number, name, caps, defined, struct, since=releases(since), until=releases(until), **rest)
 
 
 def frontend(
@@ -92,8 +86,8 @@ def frontend(
     params: CStruct | str | None,
     *,
     handler: str | None = None,
-    since: str | tuple[str, ...] = (),
-    until: str | tuple[str, ...] = (),
+    since: Releases = (),
+    until: Releases = (),
 ) -> Rule:
     """An escape of /dev/nvidiactl or /dev/nvidiaN, by its ioctl number (``nr``). A name for params means any size."""
     return _rule("frontend", number, name, caps, params, since, until, handler=handler)
@@ -106,8 +100,8 @@ def uvm(
     params: CStruct | str | None,
     *,
     handler: str | None = None,
-    since: str | tuple[str, ...] = (),
-    until: str | tuple[str, ...] = (),
+    since: Releases = (),
+    until: Releases = (),
 ) -> Rule:
     """A command of /dev/nvidia-uvm, by the whole request."""
     return _rule("uvm", number, name, caps, params, since, until, handler=handler)
@@ -120,8 +114,8 @@ def control(
     params: CStruct | str | None = BY_NAME,
     *,
     handler: str | None = None,
-    since: str | tuple[str, ...] = (),
-    until: str | tuple[str, ...] = (),
+    since: Releases = (),
+    until: Releases = (),
     opt_in: bool = False,
     why: str | None = None,
 ) -> Rule:
@@ -136,15 +130,15 @@ def alloc(
     params: CStruct | Scalar | str | None,
     *,
     handler: str | None = None,
-    since: str | tuple[str, ...] = (),
-    until: str | tuple[str, ...] = (),
+    since: Releases = (),
+    until: Releases = (),
 ) -> Rule:
     """A class of NV_ESC_RM_ALLOC. ``None``: the class takes no parameters, and a pointer is not forwarded."""
     return _rule("alloc", number, name, caps, params, since, until, handler=handler)
 
 
 def reject(
-    table: str,
+    table: Table,
     number: int,
     name: str,
     params: CStruct | str | None = BY_NAME,
@@ -152,8 +146,8 @@ def reject(
     status: int | None,
     why: str,
     caps: Caps = _NOBODY,
-    since: str | tuple[str, ...] = (),
-    until: str | tuple[str, ...] = (),
+    since: Releases = (),
+    until: Releases = (),
 ) -> Rule:
     """A number that is known, checked for parity, and refused with a reason of its own: an NV status, or EINVAL for None."""
     return _rule(table, number, name, caps, params, since, until, status=status, why=why, rejected=True)

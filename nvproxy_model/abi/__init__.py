@@ -1,22 +1,18 @@
-"""The tables: rows only. Which of them hold at a release is `nvproxy_model.rules.active`'s to say."""
+"""The tables: rows only. Which of them hold at a release is `nvproxy_model.rules.active`'s to say.
 
-from nvproxy_model.abi.alloc import ALLOC
-from nvproxy_model.abi.control_client import CLIENT
-from nvproxy_model.abi.control_device import DEVICE
-from nvproxy_model.abi.control_engine import ENGINE
-from nvproxy_model.abi.control_memory import MEMORY
-from nvproxy_model.abi.control_subdevice import SUBDEVICE
-from nvproxy_model.abi.frontend import FRONTEND
-from nvproxy_model.abi.uvm import UVM
-from nvproxy_model.rules import Rule
-
-__all__ = ["ALLOC", "CONTROL", "FRONTEND", "UNPUBLISHED", "UVM"]
-
-CONTROL: tuple[Rule, ...] = CLIENT + MEMORY + DEVICE + SUBDEVICE + ENGINE
-
-UNPUBLISHED = frozenset({0x0080028B, 0x20800145, 0x20800146})
-"""Controls that no public header defines, so that a header cannot confirm or refute their rows.
-
-The driver's own table of subdevice controls (generated/g_subdevice_nvoc.c) has the latter two, without parameters; the
-first has gVisor's name.
+The tables are imported on first use; `escapes` and `windows` are numbers alone, which the readers of logs need as well.
 """
+
+from typing import TYPE_CHECKING
+
+from nvproxy_model.lazy import lazy
+
+if TYPE_CHECKING:
+    from nvproxy_model.abi.alloc import ALLOC
+    from nvproxy_model.abi.frontend import FRONTEND
+    from nvproxy_model.abi.tables import CONTROL, TABLES, UNPUBLISHED
+    from nvproxy_model.abi.uvm import UVM
+
+__all__ = ["ALLOC", "CONTROL", "FRONTEND", "TABLES", "UNPUBLISHED", "UVM"]
+
+__getattr__, __dir__ = lazy(__name__, {"tables": __all__})

@@ -3,6 +3,8 @@
 The rows of the four tables carry their own numbers; a class stands here only because a handler asks for it.
 """
 
+from nvproxy_model import ioctl
+from nvproxy_model.abi import windows
 from nvproxy_model.structs.nvstatuscodes import *  # noqa: F403
 
 # class/*.h
@@ -22,7 +24,7 @@ NV01_DEVICE_0 = 0x80
 NV_IMEX_SESSION = 0xF1
 NV_MEMORY_MULTICAST_FABRIC = 0xFD
 NV20_SUBDEVICE_0 = 0x2080
-NV2081_BINAPI = 0x2081
+NV2081_BINAPI = windows.NV2081_BINAPI
 NV50_MEMORY_VIRTUAL = 0x50A0
 NV_EVENT_BUFFER = 0x90CD
 NV01_MEMORY_DEVICELESS = 0x90CE
@@ -61,10 +63,10 @@ NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_MAX_STRING_SIZE = 256
 RMAPI_PARAM_COPY_MAX_PARAMS_SIZE = 1 << 20
 
 # src/nvidia/interface/deprecated/rmapi_deprecated.h
-RM_GSS_LEGACY_MASK = 0x8000
+RM_GSS_LEGACY_MASK = windows.RM_GSS_LEGACY_MASK
 
 # nv-ioctl-numbers.h
-NV_IOCTL_MAGIC = ord("F")
+NV_IOCTL_MAGIC = ioctl.NV_IOCTL_MAGIC
 
 # uvm_types.h
 UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE = 0x2

@@ -1,5 +1,6 @@
 """Escapes of /dev/nvidiactl and /dev/nvidiaN, by ioctl number. gVisor: version.go, frontendIoctl."""
 
+from nvproxy_model.abi import escapes
 from nvproxy_model.caps import Caps
 from nvproxy_model.rules import Rule, frontend, reject
 from nvproxy_model.structs.nv_ioctl import (
@@ -34,41 +35,82 @@ COMPUTE, GRAPHICS, UTILITY, VIDEO, RDMA = Caps.COMPUTE, Caps.GRAPHICS, Caps.UTIL
 
 FRONTEND: tuple[Rule, ...] = (
     frontend(
-        0x27,
+        escapes.NV_ESC_RM_ALLOC_MEMORY,
         "NV_ESC_RM_ALLOC_MEMORY",
         COMPUTE | GRAPHICS | UTILITY,
         nv_ioctl_nvos02_parameters_with_fd,
         handler="alloc_memory",
     ),
-    frontend(0x29, "NV_ESC_RM_FREE", COMPUTE | UTILITY, NVOS00_PARAMETERS, handler="free"),
-    frontend(0x2A, "NV_ESC_RM_CONTROL", COMPUTE | UTILITY, NVOS54_PARAMETERS, handler="control"),
-    frontend(0x2B, "NV_ESC_RM_ALLOC", COMPUTE | UTILITY, NVOS64_PARAMETERS, handler="alloc"),
-    frontend(0x34, "NV_ESC_RM_DUP_OBJECT", COMPUTE | UTILITY, NVOS55_PARAMETERS, handler="dup_object"),
-    frontend(0x35, "NV_ESC_RM_SHARE", COMPUTE | UTILITY, NVOS57_PARAMETERS),
-    frontend(0x41, "NV_ESC_RM_IDLE_CHANNELS", GRAPHICS, NVOS30_PARAMETERS),
-    frontend(0x4A, "NV_ESC_RM_VID_HEAP_CONTROL", COMPUTE | UTILITY, NVOS32_PARAMETERS, handler="vid_heap_control"),
-    frontend(0x4E, "NV_ESC_RM_MAP_MEMORY", COMPUTE | UTILITY, nv_ioctl_nvos33_parameters_with_fd, handler="map_memory"),
-    frontend(0x4F, "NV_ESC_RM_UNMAP_MEMORY", COMPUTE | UTILITY, NVOS34_PARAMETERS),
-    frontend(0x54, "NV_ESC_RM_ALLOC_CONTEXT_DMA2", GRAPHICS, NVOS39_PARAMETERS, handler="alloc_context_dma2"),
-    frontend(0x57, "NV_ESC_RM_MAP_MEMORY_DMA", GRAPHICS | VIDEO, NVOS46_PARAMETERS),
-    frontend(0x58, "NV_ESC_RM_UNMAP_MEMORY_DMA", GRAPHICS | VIDEO, NVOS47_PARAMETERS),
-    frontend(0x5E, "NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO", COMPUTE | UTILITY, NVOS56_PARAMETERS),
-    frontend(0xC8, "NV_ESC_CARD_INFO", COMPUTE | UTILITY, "nv_ioctl_card_info_t"),
-    frontend(0xC9, "NV_ESC_REGISTER_FD", COMPUTE | UTILITY, nv_ioctl_register_fd_t, handler="in_only"),
-    frontend(0xCE, "NV_ESC_ALLOC_OS_EVENT", COMPUTE | UTILITY, nv_ioctl_alloc_os_event_t),
-    frontend(0xCF, "NV_ESC_FREE_OS_EVENT", COMPUTE | UTILITY, nv_ioctl_free_os_event_t),
-    frontend(0xD2, "NV_ESC_CHECK_VERSION_STR", COMPUTE | UTILITY, nv_ioctl_rm_api_version_t),
-    frontend(0xD4, "NV_ESC_ATTACH_GPUS_TO_FD", COMPUTE | UTILITY, "NvU32"),
-    frontend(0xD6, "NV_ESC_SYS_PARAMS", COMPUTE | UTILITY, nv_ioctl_sys_params_t),
+    frontend(escapes.NV_ESC_RM_FREE, "NV_ESC_RM_FREE", COMPUTE | UTILITY, NVOS00_PARAMETERS, handler="free"),
+    frontend(escapes.NV_ESC_RM_CONTROL, "NV_ESC_RM_CONTROL", COMPUTE | UTILITY, NVOS54_PARAMETERS, handler="control"),
+    frontend(escapes.NV_ESC_RM_ALLOC, "NV_ESC_RM_ALLOC", COMPUTE | UTILITY, NVOS64_PARAMETERS, handler="alloc"),
+    frontend(
+        escapes.NV_ESC_RM_DUP_OBJECT, "NV_ESC_RM_DUP_OBJECT", COMPUTE | UTILITY, NVOS55_PARAMETERS, handler="dup_object"
+    ),
+    frontend(escapes.NV_ESC_RM_SHARE, "NV_ESC_RM_SHARE", COMPUTE | UTILITY, NVOS57_PARAMETERS),
+    frontend(escapes.NV_ESC_RM_IDLE_CHANNELS, "NV_ESC_RM_IDLE_CHANNELS", GRAPHICS, NVOS30_PARAMETERS),
+    frontend(
+        escapes.NV_ESC_RM_VID_HEAP_CONTROL,
+        "NV_ESC_RM_VID_HEAP_CONTROL",
+        COMPUTE | UTILITY,
+        NVOS32_PARAMETERS,
+        handler="vid_heap_control",
+    ),
+    frontend(
+        escapes.NV_ESC_RM_MAP_MEMORY,
+        "NV_ESC_RM_MAP_MEMORY",
+        COMPUTE | UTILITY,
+        nv_ioctl_nvos33_parameters_with_fd,
+        handler="map_memory",
+    ),
+    frontend(escapes.NV_ESC_RM_UNMAP_MEMORY, "NV_ESC_RM_UNMAP_MEMORY", COMPUTE | UTILITY, NVOS34_PARAMETERS),
+    frontend(
+        escapes.NV_ESC_RM_ALLOC_CONTEXT_DMA2,
+        "NV_ESC_RM_ALLOC_CONTEXT_DMA2",
+        GRAPHICS,
+        NVOS39_PARAMETERS,
+        handler="alloc_context_dma2",
+    ),
+    frontend(escapes.NV_ESC_RM_MAP_MEMORY_DMA, "NV_ESC_RM_MAP_MEMORY_DMA", GRAPHICS | VIDEO, NVOS46_PARAMETERS),
+    frontend(escapes.NV_ESC_RM_UNMAP_MEMORY_DMA, "NV_ESC_RM_UNMAP_MEMORY_DMA", GRAPHICS | VIDEO, NVOS47_PARAMETERS),
+    frontend(
+        escapes.NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
+        "NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO",
+        COMPUTE | UTILITY,
+        NVOS56_PARAMETERS,
+    ),
+    frontend(escapes.NV_ESC_CARD_INFO, "NV_ESC_CARD_INFO", COMPUTE | UTILITY, "nv_ioctl_card_info_t"),
+    frontend(
+        escapes.NV_ESC_REGISTER_FD, "NV_ESC_REGISTER_FD", COMPUTE | UTILITY, nv_ioctl_register_fd_t, handler="in_only"
+    ),
+    frontend(escapes.NV_ESC_ALLOC_OS_EVENT, "NV_ESC_ALLOC_OS_EVENT", COMPUTE | UTILITY, nv_ioctl_alloc_os_event_t),
+    frontend(escapes.NV_ESC_FREE_OS_EVENT, "NV_ESC_FREE_OS_EVENT", COMPUTE | UTILITY, nv_ioctl_free_os_event_t),
+    frontend(
+        escapes.NV_ESC_CHECK_VERSION_STR, "NV_ESC_CHECK_VERSION_STR", COMPUTE | UTILITY, nv_ioctl_rm_api_version_t
+    ),
+    frontend(escapes.NV_ESC_ATTACH_GPUS_TO_FD, "NV_ESC_ATTACH_GPUS_TO_FD", COMPUTE | UTILITY, "NvU32"),
+    frontend(escapes.NV_ESC_SYS_PARAMS, "NV_ESC_SYS_PARAMS", COMPUTE | UTILITY, nv_ioctl_sys_params_t),
     reject(
         "frontend",
-        0xD7,
+        escapes.NV_ESC_NUMA_INFO,
         "NV_ESC_NUMA_INFO",
         None,
         status=None,
         why="a sandbox has no use for the host's NUMA topology",
         caps=COMPUTE | UTILITY,
     ),
-    frontend(0xD9, "NV_ESC_EXPORT_TO_DMABUF_FD", RDMA, nv_ioctl_export_to_dma_buf_fd_t, handler="export_to_dmabuf_fd"),
-    frontend(0xDA, "NV_ESC_WAIT_OPEN_COMPLETE", COMPUTE | UTILITY, nv_ioctl_wait_open_complete_t, since="550.40.07"),
+    frontend(
+        escapes.NV_ESC_EXPORT_TO_DMABUF_FD,
+        "NV_ESC_EXPORT_TO_DMABUF_FD",
+        RDMA,
+        nv_ioctl_export_to_dma_buf_fd_t,
+        handler="export_to_dmabuf_fd",
+    ),
+    frontend(
+        escapes.NV_ESC_WAIT_OPEN_COMPLETE,
+        "NV_ESC_WAIT_OPEN_COMPLETE",
+        COMPUTE | UTILITY,
+        nv_ioctl_wait_open_complete_t,
+        since="550.40.07",
+    ),
 )

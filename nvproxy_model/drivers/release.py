@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nvproxy_model import naming
 from nvproxy_model.layout import Field, Layout
 
 __all__ = ["LayoutTable", "Layouts", "Release", "control_struct", "natural", "pack_release", "unpack_release"]
@@ -41,11 +42,7 @@ class Release:
 
 def control_struct(release: Release, control: str) -> str | None:
     """The name of a control's parameter struct, or None: by its MESSAGE_ID define, else by NVIDIA's naming rule."""
-    named = release.params.get(control)
-    if named:
-        return named
-    ruled = control.replace("_CTRL_CMD_", "_CTRL_", 1) + "_PARAMS"
-    return ruled if ruled in release.structs else None
+    return naming.control_struct(control, release.params, release.structs)
 
 
 def natural(version: str) -> tuple[tuple[int, str], ...]:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from nvproxy_model import abi, versions
+from nvproxy_model import abi, ioctl, versions
 from nvproxy_model import caps as capabilities
 from nvproxy_model.abi.constants import (
     NV01_EVENT,
@@ -15,6 +15,7 @@ from nvproxy_model.abi.constants import (
     NV_ERR_NOT_SUPPORTED,
     RMAPI_PARAM_COPY_MAX_PARAMS_SIZE,
 )
+from nvproxy_model.abi.windows import window
 from nvproxy_model.caps import Caps
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct
@@ -22,15 +23,14 @@ from nvproxy_model.policy import handlers, hardened
 from nvproxy_model.policy.decide import Decider, decider, plan, refuse_size
 from nvproxy_model.policy.decision import Call, Decision, FdLookup, Verdict, Why
 from nvproxy_model.policy.handlers import offset
-from nvproxy_model.rules import Rule, active
+from nvproxy_model.rules import Rule, Table, active
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["PROFILES", "Policy", "ioctl_nr", "ioctl_size", "window"]
+__all__ = ["PROFILES", "Policy"]
 
 PROFILES = ("gvisor", "hardened")
 
-_ROWS = {"frontend": abi.FRONTEND, "uvm": abi.UVM, "control": abi.CONTROL, "alloc": abi.ALLOC}
 _UNKNOWN_STATUS = {"frontend": None, "uvm": None, "control": NV_ERR_NOT_SUPPORTED, "alloc": NV_ERR_INVALID_CLASS}
 _INNER = {
     "control": (offset(NVOS54_PARAMETERS, "cmd"), (NVOS54_PARAMETERS.sizeof(),)),
@@ -42,38 +42,15 @@ _REMEMBERED = 1024
 """How many unknown numbers a table keeps an answer for; a hostile guest must not grow it."""
 
 
-def ioctl_nr(request: int) -> int:
-    """_IOC_NR: all that nvproxy's frontend dispatch looks at."""
-    return request & 0xFF
-
-
-def ioctl_size(request: int) -> int:
-    """_IOC_SIZE, in bytes."""
-    return request >> 16 & 0x3FFF
-
-
-def window(number: int) -> str | None:
-    """The bypass window that a control falls into, with nvproxy's precedence: bit 15 before the class 0x2081.
-
-    Such a control is passed on as raw bytes, under no capability of its own
-    (pkg/sentry/devices/nvproxy/frontend.go: rmControl; RM_GSS_LEGACY_MASK, NV2081_BINAPI).
-    """
-    if not 0 <= number <= 0xFFFFFFFF:
-        return None
-    if number & 0x8000:
-        return "RM_GSS_LEGACY_MASK"
-    return "NV2081_BINAPI" if number >> 16 == 0x2081 else None
-
-
 @functools.cache
 def _resolved(version: DriverVersion) -> Mapping[str, Mapping[int, Rule]]:
-    return {table: active(rows, version) for table, rows in _ROWS.items()}
+    return {table: active(rows, version) for table, rows in abi.TABLES.items()}
 
 
 @functools.cache
-def _elsewhere(table: str) -> Mapping[int, str]:
+def _elsewhere(table: Table) -> Mapping[int, str]:
     """Every number that some release knows, with its newest name."""
-    return {row.number: row.name for row in _ROWS[table]}
+    return {row.number: row.name for row in abi.TABLES[table]}
 
 
 class _Table(dict[int, Decision | Decider]):
@@ -140,9 +117,9 @@ class Policy:
         put("profile", profile)
         put("extra", frozenset(extra))
         put("windows", windows if isinstance(windows, str) else frozenset(windows))
-        for table in _ROWS:
+        for table in abi.TABLES:
             put(table, MappingProxyType(tables[table]))
-        built = {table: self._build(table) for table in _ROWS}
+        built = {table: self._build(table) for table in abi.TABLES}
         put("_tables", built)
         for table, entries in built.items():
             put(f"_{table}", entries)
@@ -185,7 +162,7 @@ class Policy:
         node = versions.load().find(version, allow_unsupported=allow_unsupported)
         wanted = capabilities.resolve(caps if isinstance(caps, str) else str(Caps(caps)))
         extra = frozenset(extra)
-        unknown = extra - {row.number for rows in _ROWS.values() for row in rows if row.opt_in}
+        unknown = extra - {row.number for rows in abi.TABLES.values() for row in rows if row.opt_in}
         if unknown:
             raise ValueError(f"no opt-in row has the number {', '.join(f'{number:#x}' for number in sorted(unknown))}")
         return cls(node, wanted, profile, extra, windows)
@@ -329,11 +306,11 @@ class Policy:
         For NV_ESC_RM_CONTROL and NV_ESC_RM_ALLOC a refusal of the command or class that the struct names is the
         answer; what their parameters deserve is `decide_control`'s and `decide_alloc`'s to say.
         """
-        entry = self._frontend[ioctl_nr(request)]
+        entry = self._frontend[ioctl.number(request)]
         if isinstance(entry, Decision):
             return entry
-        rule = self.frontend[ioctl_nr(request)]
-        size = ioctl_size(request)
+        rule = self.frontend[ioctl.number(request)]
+        size = ioctl.size(request)
         of = rule.params_at(self.version)
         at, sizes = _INNER.get(rule.handler or "", (0, ()))
         if isinstance(of, CStruct) and size != plan(of).size and size not in sizes:

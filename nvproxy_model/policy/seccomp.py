@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nvproxy_model import abi, versions
+from nvproxy_model import abi, ioctl, versions
 from nvproxy_model.abi.constants import UVM_TOOLS_READ_PROCESS_MEMORY, UVM_TOOLS_WRITE_PROCESS_MEMORY
 from nvproxy_model.caps import Caps
 from nvproxy_model.fields import CStruct
@@ -59,7 +59,7 @@ class Request:
     @property
     def request(self) -> int:
         """What ioctl(2) is given: _IOWR('F', number, size) for a frontend, the command itself for UVM."""
-        return self.number if self.device == "uvm" else 0xC0004600 | (self.size or 0) << 16 | self.number
+        return self.number if self.device == "uvm" else ioctl.request(self.number, self.size or 0)
 
     @property
     def mask(self) -> int:

@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.fields import CStruct
+from nvproxy_model.ioctl import number as ioctl_nr
+from nvproxy_model.ioctl import request as frontend_request
+from nvproxy_model.ioctl import size as ioctl_size
 from nvproxy_model.policy import hardened
 from nvproxy_model.policy.decide import Decider, Plan, plan, refuse_size
 from nvproxy_model.policy.decision import Copy, Decision, Verdict, Why, int32
 from nvproxy_model.policy.handlers import PAGE, offset, reader
-from nvproxy_model.policy.policy import Policy, ioctl_nr, ioctl_size
+from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import Rule
 from nvproxy_model.session.escapes import AFTER, BEFORE, FINISH, let_go, unknown_client
 from nvproxy_model.session.events import Events
@@ -82,7 +85,7 @@ _REJECT = Verdict.REJECT
 
 def _host_request(request: int) -> int:
     """_IOWR('F', nr, size): the host never sees the guest's own type and direction bits."""
-    return 0xC0004600 | request & 0x3FFF00FF
+    return frontend_request(request, ioctl_size(request))
 
 
 class Session:
@@ -276,7 +279,7 @@ class Session:
 
     def _control(self, file: File, request: int, argp: int) -> Result:
         # The commonest call by far, so it is written out: no helper between the four copies and the host.
-        if request >> 16 & 0x3FFF != _NVOS54_SIZE:
+        if ioctl_size(request) != _NVOS54_SIZE:
             call = self.policy.call("frontend", ioctl_nr(request))
             return Result(-1, errno.EINVAL, refuse_size(call, "NVOS54_PARAMETERS", _NVOS54_SIZE))
         memory = self.memory

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
+from nvproxy_model import ioctl
+from nvproxy_model.abi.escapes import NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL
 from nvproxy_model.fields import CStruct, Fd, Handle, OpaquePointer, UserPointer
 from nvproxy_model.policy.decide import plan
 from nvproxy_model.policy.policy import Policy
@@ -80,7 +82,7 @@ _PARAMS = 1 << 8
 
 
 def _request(number: int, size: int) -> int:
-    return 0xC0004600 | size << 16 | number
+    return ioctl.request(number, size)
 
 
 @st.composite
@@ -115,12 +117,12 @@ def calls(
     if table == "control":
         fixed = {"cmd": rule.number, "params": where, "paramsSize": len(params or b"")}
         return GuestCall(
-            "frontend", _request(0x2A, 32), draw(records(NVOS54_PARAMETERS, handles=handles, fixed=fixed)), params
+            "frontend", _request(NV_ESC_RM_CONTROL, 32), draw(records(NVOS54_PARAMETERS, handles=handles, fixed=fixed)), params
         )
     outer = draw(st.sampled_from([NVOS21_PARAMETERS, NVOS64_PARAMETERS]))
     fixed = {"hClass": rule.number, "pAllocParms": where}
     argument = draw(records(outer, handles=handles, pointers=pointers, fixed=fixed))
-    return GuestCall("frontend", _request(0x2B, outer.sizeof()), argument, params)
+    return GuestCall("frontend", _request(NV_ESC_RM_ALLOC, outer.sizeof()), argument, params)
 
 
 def garbage() -> st.SearchStrategy[GuestCall]:

@@ -16,7 +16,6 @@ from nvproxy_model.trace.lines import MAX_LINE
 
 __all__ = [
     "AUTHORS",
-    "GSS_LEGACY_MASK",
     "IOCTL_KINDS",
     "KINDS",
     "MAX_LINE",
@@ -26,8 +25,6 @@ __all__ = [
     "Header",
     "Record",
     "Writer",
-    "ioc_nr",
-    "ioc_size",
     "printable",
     "writing",
 ]
@@ -49,19 +46,7 @@ say it; the process ended inside the call."""
 AUTHORS: Final = ("nvproxy", "driver", "permission")
 """Who can refuse a call: nvproxy itself, the host's driver, or the rights on a device node (file mode, cgroup, LSM, no node)."""
 
-GSS_LEGACY_MASK: Final = 0x8000
-
 _HEX: Final = ("top0", "top1", "par0", "par1")
-
-
-def ioc_nr(request: int) -> int:
-    """Linux ``_IOC_NR``."""
-    return request & 0xFF
-
-
-def ioc_size(request: int) -> int:
-    """Linux ``_IOC_SIZE``, in bytes."""
-    return (request >> 16) & 0x3FFF
 
 
 class Header:

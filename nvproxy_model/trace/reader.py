@@ -9,9 +9,11 @@ from typing import IO, Any, Final
 
 import orjson
 
+from nvproxy_model import ioctl
+from nvproxy_model.abi.escapes import NV_ESC_CHECK_VERSION_STR
 from nvproxy_model.printable import printable
 from nvproxy_model.trace import format as fmt
-from nvproxy_model.trace.format import Header, Record, ioc_nr
+from nvproxy_model.trace.format import Header, Record
 from nvproxy_model.trace.lines import Problems, TraceError, chunks, lines
 
 __all__ = ["Problems", "Reader", "TraceError", "chunks", "lines"]
@@ -109,7 +111,7 @@ class Reader:
                 # Format 0: one process a file, whose first thread is the one that began it.
                 rec.pid = first = first or rec.tid
             if rec.k == "ioctl":
-                if rec.kind == "fe" and ioc_nr(rec.req) == NV_ESC_CHECK_VERSION_STR and rec.top is not None:
+                if rec.kind == "fe" and ioctl.number(rec.req) == NV_ESC_CHECK_VERSION_STR and rec.top is not None:
                     self._version(rec, number)
             elif rec.k == "end":
                 self._end(obj, number)
@@ -148,6 +150,3 @@ class Reader:
             self.problems.add(number, f"driver {printable(name)} in a trace of {printable(next(iter(self.drivers)))}")
         self.drivers[name] = number
 
-
-NV_ESC_CHECK_VERSION_STR: Final = 0xD2
-"""nv-ioctl-numbers.h: NV_IOCTL_BASE + 10."""

@@ -9,20 +9,20 @@ from typing import Any
 
 from nvproxy_model import versions
 from nvproxy_model.abi.constants import NV01_EVENT
+from nvproxy_model.abi.windows import window
 from nvproxy_model.caps import DEFAULT, Caps
 from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
 from nvproxy_model.layout import Layout
 from nvproxy_model.policy.decision import Decision, Verdict, Why
 from nvproxy_model.policy.hardened import CAPS
-from nvproxy_model.policy.policy import Policy, window
-from nvproxy_model.rules import Rule
+from nvproxy_model.policy.policy import Policy
+from nvproxy_model.rules import TABLES, Rule
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS
 from nvproxy_model.tools.policy import upstream as policy_upstream
 from nvproxy_model.tools.policy.names import ROWS, Call, calls, driver_names, near, releases
 from nvproxy_model.tools.policy.shared import (
     ADMITTED,
     REFUSED,
-    TABLES,
     add_policy,
     add_subparser,
     handled,

@@ -5,57 +5,35 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from nvproxy_model import abi, versions
-from nvproxy_model.abi.constants import NV_IOCTL_MAGIC
-from nvproxy_model.policy.policy import ioctl_nr, ioctl_size
-from nvproxy_model.rules import Rule
-from nvproxy_model.tools.policy.shared import TABLES, fail, structs
-from nvproxy_model.trace.logs.strace import request_number
+from nvproxy_model.ioctl import NV_IOCTL_MAGIC, parse_request
+from nvproxy_model.ioctl import number as ioctl_nr
+from nvproxy_model.ioctl import size as ioctl_size
+from nvproxy_model.rules import TABLES, Rule, Table
+from nvproxy_model.tools.policy.shared import fail, structs
 from nvproxy_model.versions import DriverVersion
 
 __all__ = ["ROWS", "Call", "calls", "driver_names", "near", "recorded", "releases"]
 
-ROWS: Mapping[str, tuple[Rule, ...]] = {
-    "frontend": abi.FRONTEND,
-    "uvm": abi.UVM,
-    "control": abi.CONTROL,
-    "alloc": abi.ALLOC,
-}
+ROWS: Final = abi.TABLES
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One reading of what was asked: a number of a table, and for a frontend request the size that it encodes."""
 
-    table: str
+    table: Table
     number: int
     size: int | None = None
 
 
-_IOC_WITHOUT_DIRECTION = re.compile(
-    r"(?P<name>_IO(?:|R|W|WR))\(\s*(?P<type>'.'|0[xX][0-9a-fA-F]{1,2}|\d{1,3})\s*,\s*(?P<nr>0[xX][0-9a-fA-F]{1,2}|\d{1,3})"
-    r"\s*(?:,\s*(?P<size>0[xX][0-9a-fA-F]{1,4}|\d{1,5}|[A-Za-z_]\w{0,80})\s*)?\)"
-)
-_DIRECTIONS = {"_IO": 0, "_IOW": 1, "_IOR": 2, "_IOWR": 3}
-
-
 def _number(text: str, version: DriverVersion) -> int | None:
     """``0x...``, decimal, ``_IOC(...)`` as strace prints it, or ``_IOWR('F', 0x2a, 32)``; a struct's name may be the size."""
-    value = request_number(text)
-    match = _IOC_WITHOUT_DIRECTION.fullmatch(text)
-    if value is not None or match is None:
-        return value
-    kind, nr = match["type"], int(match["nr"], 0)
-    size = match["size"] or "0"
-    length = int(size, 0) if size[0].isdigit() else _size_of(size, version)
-    magic = ord(kind[1]) if kind.startswith("'") else int(kind, 0)
-    if length is None or length > 0x3FFF or nr > 0xFF or magic > 0xFF:
-        return None
-    return _DIRECTIONS[match["name"]] << 30 | length << 16 | magic << 8 | nr
+    return parse_request(text, lambda name: _size_of(name, version))
 
 
 def _size_of(name: str, version: DriverVersion) -> int | None:
@@ -67,7 +45,7 @@ def _size_of(name: str, version: DriverVersion) -> int | None:
     return None
 
 
-def calls(text: str, kind: str | None, version: DriverVersion) -> list[Call]:
+def calls(text: str, kind: Table | None, version: DriverVersion) -> list[Call]:
     """Every reading of ``text``, of that table only if ``kind`` says one. No reading ends the command, with suggestions."""
     text = text.strip()
     number = _number(text, version)
@@ -113,7 +91,7 @@ def _named(text: str) -> list[Call]:
     return found
 
 
-def _table(name: str) -> str | None:
+def _table(name: str) -> Table | None:
     """The table that a constant of NVIDIA's headers would stand in, by its name."""
     if "_CTRL_CMD_" in name or re.match(r"NV[0-9A-Fa-f]{4}_CTRL_", name):
         return (

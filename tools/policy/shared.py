@@ -23,7 +23,6 @@ from nvproxy_model.versions import DriverVersion
 __all__ = [
     "ADMITTED",
     "REFUSED",
-    "TABLES",
     "UNKNOWN",
     "Parser",
     "add_policy",
@@ -41,7 +40,6 @@ __all__ = [
 ADMITTED, REFUSED = 0, 1
 """Exit statuses, beside UNKNOWN."""
 
-TABLES = ("frontend", "uvm", "control", "alloc")
 
 
 def add_subparser(

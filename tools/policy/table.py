@@ -9,11 +9,10 @@ from typing import Any
 from nvproxy_model.caps import SUPPORTED, Caps
 from nvproxy_model.fields import CStruct
 from nvproxy_model.policy.policy import Policy
-from nvproxy_model.rules import Rule
+from nvproxy_model.rules import TABLES, Rule, Table
 from nvproxy_model.tools.policy.shared import (
     ADMITTED,
     REFUSED,
-    TABLES,
     add_subparser,
     caps_of,
     fail,
@@ -109,7 +108,7 @@ def _json(rule: Rule, node: DriverVersion) -> dict[str, Any]:
     }
 
 
-def _lines(rows: Mapping[str, list[Rule]], refused: list[dict[str, Any]], node: DriverVersion) -> Iterator[str]:
+def _lines(rows: Mapping[Table, list[Rule]], refused: list[dict[str, Any]], node: DriverVersion) -> Iterator[str]:
     for table in TABLES:
         for rule in rows[table]:
             caps, kind, of = str(rule.caps), handled(rule, node), ", ".join(structs(rule, node))

@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 def number(text: str) -> int:
     """``0x20800301``, ``545260289`` or ``_IOC(...)``: the way a number is written elsewhere is the way it is taken here."""
-    from nvproxy_model.trace.logs.strace import request_number
+    from nvproxy_model.ioctl import parse_request
 
-    value = request_number(text)
+    value = parse_request(text)
     if value is None:
         raise argparse.ArgumentTypeError(f"{printable(text)!r} is no number: want 0x20800301, 545260289 or _IOC(...)")
     return value

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nvproxy_model.abi.windows import window
 from nvproxy_model.drivers.release import Release, control_struct
 from nvproxy_model.layout import Field, Layout
 
@@ -25,7 +26,6 @@ __all__ = [
     "compare_layouts",
     "compare_releases",
     "entries",
-    "in_window",
     "verdict",
 ]
 
@@ -74,8 +74,6 @@ CLASSES = {
 _COSMETIC = {"cosmetic"}
 _ADDITIVE = {"added", "added-in-padding"}
 
-_WINDOW_BIT = 0x8000
-_BINAPI = 0x2081
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,11 +279,6 @@ def _in_padding(entry: Entry, others: Iterable[Entry]) -> bool:
     return all(end <= other.offset or other.offset + other.field.size <= entry.offset for other in others)
 
 
-def in_window(control: int) -> bool:
-    """Whether nvproxy forwards a control of this number without looking at it: legacy GSS (bit 15) or NV2081_BINAPI."""
-    return bool(control & _WINDOW_BIT) or control >> 16 == _BINAPI
-
-
 _COMMAND = re.compile(r"NV[0-9A-F]{4}_CTRL_(?:CMD_)?\w+")
 
 
@@ -310,7 +303,7 @@ def compare_constants(base: Release, following: Release, names: Collection[str])
             others = before.get(new, []) if command and new is not None else []
             if others and new is not None:
                 class_, detail = _reuse(name, others, new, base, following)
-            elif command and new is not None and in_window(new):
+            elif command and new is not None and window(new):
                 class_, detail = "window-entered", f"{detail}: nvproxy passes it through unseen"
             found.append(Finding("constant-added", name, detail, None, new, class_))
         elif new is None:
@@ -324,8 +317,8 @@ def compare_constants(base: Release, following: Release, names: Collection[str])
             detail = f"{_number(old)}, then {_number(new)}"
             if command:
                 taken = [other for other in before.get(new, []) if following.constants.get(other) != new]
-                if in_window(old) != in_window(new):
-                    class_ = "window-entered" if in_window(new) else "window-left"
+                if bool(window(old)) != bool(window(new)):
+                    class_ = "window-entered" if window(new) else "window-left"
                 elif taken:
                     class_, detail = "number-reused", f"{detail}, which was {', '.join(taken)}"
             found.append(Finding("constant-changed", name, detail, old, new, class_))

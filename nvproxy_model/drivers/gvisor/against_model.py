@@ -11,15 +11,13 @@ from nvproxy_model.drivers.gvisor.checkout import Nvproxy
 from nvproxy_model.drivers.gvisor.layouts import Difference, compare_layouts
 from nvproxy_model.drivers.gvisor.parity import SCALARS, Gathered, Parity, VersionReport, parity
 from nvproxy_model.drivers.gvisor.rows import Entry
-from nvproxy_model.drivers.gvisor.tables import TABLES
 from nvproxy_model.fields import CStruct
 from nvproxy_model.layout import Layout
-from nvproxy_model.rules import Rule, active
+from nvproxy_model.rules import TABLES, Rule, active
 from nvproxy_model.versions import DriverVersion
 
 __all__ = ["compare_with_model"]
 
-_ROWS = {"frontend": abi.FRONTEND, "uvm": abi.UVM, "control": abi.CONTROL, "alloc": abi.ALLOC}
 
 
 _VERSION_GO = "pkg/sentry/devices/nvproxy/version.go:1"
@@ -39,7 +37,7 @@ def compare_with_model(nvproxy: Nvproxy) -> Parity:
         compared = 0
         if node is not None:
             for table in TABLES:
-                compared += _compare_table(nvproxy, version.tables[table], node, active(_ROWS[table], node), gathered)
+                compared += _compare_table(nvproxy, version.tables[table], node, active(abi.TABLES[table], node), gathered)
         elif version.registered:
             unknown = Difference("version-unknown", "driver_versions.yaml has no such release", version.version, None)
             gathered.add(version.version, version.version, unknown, _VERSION_GO)

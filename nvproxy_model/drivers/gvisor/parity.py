@@ -17,9 +17,10 @@ from nvproxy_model.drivers.gvisor.checkout import Nvproxy
 from nvproxy_model.drivers.gvisor.gosource import Unread
 from nvproxy_model.drivers.gvisor.layouts import VARIANT, Difference, compare_layouts, overlaid, plain, union_types
 from nvproxy_model.drivers.gvisor.rows import Entry
-from nvproxy_model.drivers.gvisor.tables import TABLES, Version
+from nvproxy_model.drivers.gvisor.tables import Version
 from nvproxy_model.drivers.release import Release, control_struct
 from nvproxy_model.layout import Layout
+from nvproxy_model.rules import TABLES
 
 __all__ = [
     "KINDS",

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from nvproxy_model.drivers.gvisor.gosource import GoPackage, Nesting, Unread, Unreadable, named, text
 from nvproxy_model.drivers.gvisor.rows import Cell, Entry, RowReader
 from nvproxy_model.errors import SourceError
+from nvproxy_model.rules import TABLES
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["TABLES", "Version", "versions"]
+__all__ = ["Version", "versions"]
 
-TABLES = ("frontend", "uvm", "control", "alloc")
 
 MAX_STEPS = 2_000_000
 """Map cells copied or set while the version tree is evaluated; the real file needs about a tenth."""

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
+import errno
 import os
-import platform
 import resource
-import struct
+
+from nvproxy_model import kernel
 
 __all__ = ["confine", "drop_descriptors", "limit_processor"]
 
-# <linux/audit.h> and the system call tables: open, openat, openat2, execve, execveat.
-_CALLS = {
-    "x86_64": (0xC000003E, (2, 257, 437, 59, 322)),
-    "aarch64": (0xC00000B7, (56, 437, 221, 281)),
-}
-_PR_SET_NO_NEW_PRIVS = 38
-_PR_SET_SECCOMP = 22
-_SECCOMP_MODE_FILTER = 2
-_ALLOW, _ENOENT, _KILL = 0x7FFF0000, 0x00050002, 0x80000000
-_LOAD, _JUMP_IF, _RETURN = 0x20, 0x15, 0x06
-
-
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+_OPENING = ("open", "openat", "openat2", "execve", "execveat")
+"""The calls that reach a file; a machine has those of them that its table names."""
 
 
 def confine(memory: int) -> None:
@@ -34,18 +23,16 @@ def confine(memory: int) -> None:
     """
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    architecture, calls = _CALLS.get(platform.machine(), (0, ()))
-    if not calls:
+    if kernel.MACHINE not in kernel.SYSCALLS:
         return
-    code = [(_LOAD, 0, 0, 4), (_JUMP_IF, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    for index, call in enumerate(calls):
-        code.append((_JUMP_IF, len(calls) - index, 0, call))
-    code += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ENOENT)]
-    text = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in code))
-    program = _Program(len(code), ctypes.addressof(text))
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    if prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
-        prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0)
+    table = kernel.SYSCALLS[kernel.MACHINE]
+    numbers = [table[name] for name in _OPENING if name in table]
+    program = kernel.native_only(kernel.MACHINE, kernel.KILL_PROCESS)
+    program += [kernel.jump(number, len(numbers) - index, 0) for index, number in enumerate(numbers)]
+    program += [kernel.result(kernel.ALLOW), kernel.result(kernel.error(errno.ENOENT))]
+    with contextlib.suppress(OSError):
+        kernel.no_new_privileges()
+        kernel.seccomp(program)
 
 
 def limit_processor(seconds: int) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from nvproxy_model import abi, versions
+from nvproxy_model import abi, ioctl, versions
 from nvproxy_model.abi import constants as nv
+from nvproxy_model.abi.windows import window
 from nvproxy_model.fields import CStruct
 from nvproxy_model.policy.decide import plan
-from nvproxy_model.policy.policy import ioctl_nr, window
 from nvproxy_model.rules import Rule, active
 from nvproxy_model.session.ports import Buffer
 from nvproxy_model.structs import cl00f1, cl00fd, cl0005, nv_ioctl, nvos
@@ -135,7 +135,7 @@ class FakeDriver:
 
     def _answer(self, request: int, arg: Buffer | None, host_fd: int) -> tuple[int, int | None]:
         table = "frontend" if request & 0xC000FF00 == _FRONTEND else "uvm"
-        number = ioctl_nr(request) if table == "frontend" else request
+        number = ioctl.number(request) if table == "frontend" else request
         self._asked = table, number
         rule: Rule | None = self._rules[table].get(number)
         handler = self._HANDLERS.get(rule.name) if rule is not None and table == "frontend" else None

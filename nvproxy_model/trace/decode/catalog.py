@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from nvproxy_model import versions
+from nvproxy_model import ioctl, versions
+from nvproxy_model.abi.escapes import ARGUMENTS, NV_ESC_ATTACH_GPUS_TO_FD, NV_ESC_CARD_INFO, NV_ESC_RM_ALLOC
 from nvproxy_model.drivers import facts as recorded
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.errors import UnknownDriverVersion
@@ -20,36 +21,12 @@ from nvproxy_model.layout import Field, Layout, Leaf
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.trace.decode import layouts
-from nvproxy_model.trace.format import Record, ioc_size
+from nvproxy_model.trace.format import Record
 
 __all__ = ["TABLES", "Catalog", "Shape", "is_bits"]
 
 TABLES: Final[Mapping[str, str]] = {"fe": "frontend", "uvm": "uvm", "control": "control", "alloc": "alloc"}
 """The kind of an ioctl in a trace -> the table of a policy."""
-
-NV_ESC_CARD_INFO, NV_ESC_ATTACH_GPUS_TO_FD, NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_ALLOC = 0xC8, 0xD4, 0xD3, 0x2B
-
-_ESCAPES: Final[Mapping[int, str]] = {
-    # escape.c: RmIoctl(), and nv.c: nvidia_ioctl(): the type that each case gives its data. The headers say it nowhere.
-    0x28: "NVOS05_PARAMETERS",
-    0x35: "NVOS57_PARAMETERS",
-    0x39: "NVOS_I2C_ACCESS_PARAMS",
-    0x4D: "NVOS38_PARAMETERS",
-    0x4F: "NVOS34_PARAMETERS",
-    0x52: "NVOS41_PARAMETERS",
-    0x59: "NVOS49_PARAMETERS",
-    0x5E: "NVOS56_PARAMETERS",
-    NV_ESC_CARD_INFO: "nv_ioctl_card_info_t",
-    0xC9: "nv_ioctl_register_fd_t",
-    0xD1: "nv_ioctl_status_code_t",
-    0xD2: "nv_ioctl_rm_api_version_t",
-    NV_ESC_IOCTL_XFER_CMD: "nv_ioctl_xfer_t",
-    0xD5: "nv_ioctl_query_device_intr",
-    0xD6: "nv_ioctl_sys_params_t",
-    0xD7: "nv_ioctl_numa_info_t",
-    0xD8: "nv_ioctl_set_numa_status_t",
-    0xDA: "nv_ioctl_wait_open_complete_t",
-}
 
 _CONTROL: Final = re.compile(r"NV(?:([0-9A-F]{4})|_EVENT_BUFFER|_SEMAPHORE_SURFACE|_CONF_COMPUTE|PCF0100)_CTRL_")
 _NOT_A_CLASS: Final = re.compile(r"_CTRL_|_MESSAGE_ID$|^UVM|^Uvm|_ERR_|^NVOS|_ESC_|^RUSD|_NOTIFIERS|^NVKMS|^NvKms")
@@ -274,7 +251,7 @@ class Catalog:
 
         None where no public layout exists. ``request`` tells the two forms of RM_ALLOC and the arrays of the frontend apart.
         """
-        size = ioc_size(request) if kind == "fe" else 0
+        size = ioctl.size(request) if kind == "fe" else 0
         key = (kind, number, size)
         if key not in self._shapes:
             if len(self._shapes) > 1 << 14:
@@ -316,7 +293,7 @@ class Catalog:
 
     def _struct_name(self, kind: str, number: int, rule: Any) -> str | None:
         if kind == "fe":
-            return _ESCAPES.get(number) or (rule.struct_at(self.node) if rule is not None else None)
+            return next(iter(ARGUMENTS.get(number, ())), None) or (rule.struct_at(self.node) if rule is not None else None)
         name = self.name(kind, number)
         if kind == "uvm":
             return f"{name}_PARAMS" if name else None

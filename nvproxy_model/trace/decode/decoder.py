@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from nvproxy_model import ioctl
+from nvproxy_model.abi.escapes import NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL
 from nvproxy_model.fields import Fd, Handle, OpaquePointer, Role, Status, UserPointer
-from nvproxy_model.trace.decode.catalog import NV_ESC_IOCTL_XFER_CMD, Catalog, Shape, is_bits
+from nvproxy_model.trace.decode.catalog import Catalog, Shape, is_bits
 from nvproxy_model.trace.decode.layouts import changes, partial
-from nvproxy_model.trace.format import TRUNCATED, UNFINISHED, Record, ioc_nr, ioc_size
+from nvproxy_model.trace.format import TRUNCATED, UNFINISHED, Record
 
 __all__ = ["NOT_RECORDED", "NO_LAYOUT", "SCHEMA", "Decoder"]
 
@@ -22,7 +24,6 @@ NOT_RECORDED: Final = "not recorded"
 _KEPT: Final = 1 << 13
 """Distinct structs' bytes whose fields are remembered: programs ask the same questions over and over."""
 
-NV_ESC_RM_CONTROL, NV_ESC_RM_ALLOC = 0x2A, 0x2B
 _INNER: Final = {NV_ESC_RM_CONTROL: "command", NV_ESC_RM_ALLOC: "class"}
 _ROLES: Final = (
     (Fd, "fd"),
@@ -207,7 +208,7 @@ class Decoder:
         return names
 
     def _argument(self, rec: Record, outer: _Struct | None, out: dict[str, Any], notes: list[str]) -> None:
-        size = outer.shape.size if outer is not None else ioc_size(rec.req) if rec.kind == "fe" else 0
+        size = outer.shape.size if outer is not None else ioctl.size(rec.req) if rec.kind == "fe" else 0
         missing = rec.top0 is None or (not rec.top0 and size > 0)
         if missing and size:
             notes.append(NOT_RECORDED)
@@ -230,12 +231,12 @@ class Decoder:
         """One level of nv_ioctl_xfer_t (nv.c: nvidia_ioctl()): the request that it carries."""
         fields = out["arg"].get("fields", {})
         number, size = fields.get("cmd", 0), fields.get("size", 0)
-        if ioc_nr(number) == NV_ESC_IOCTL_XFER_CMD:
+        if ioctl.number(number) == NV_ESC_IOCTL_XFER_CMD:
             notes.append("a wrapper inside a wrapper: the driver refuses it")
             return
-        request = 3 << 30 | (size & 0x3FFF) << 16 | 0x46 << 8 | ioc_nr(number)
-        struct = self._struct(self.catalog.shape("fe", ioc_nr(number), request))
-        via: dict[str, Any] = {"number": ioc_nr(number), "name": self.catalog.name("fe", ioc_nr(number)), "size": size}
+        request = ioctl.request(number, size)
+        struct = self._struct(self.catalog.shape("fe", ioctl.number(number), request))
+        via: dict[str, Any] = {"number": ioctl.number(number), "name": self.catalog.name("fe", ioctl.number(number)), "size": size}
         if struct is not None and rec.bufs:
             _, before, after = rec.bufs[0]
             via["arg"] = self._object(struct, before, after, notes)

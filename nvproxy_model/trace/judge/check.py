@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from nvproxy_model import versions
+from nvproxy_model.abi.escapes import NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL
 from nvproxy_model.caps import SUPPORTED, Caps
 from nvproxy_model.policy.decision import Decision, GuestFile, Why
 from nvproxy_model.policy.policy import Policy
@@ -22,7 +23,6 @@ from nvproxy_model.trace.study.stats import DISTINCT_LIMIT
 __all__ = ["GROUPS", "MISSING", "Check", "Row", "exposed", "host_refused", "minimal_caps"]
 
 NV_ERR_INVALID_CLASS, NV_ERR_NOT_SUPPORTED = 0x22, 0x56
-NV_ESC_RM_CONTROL, NV_ESC_RM_ALLOC = 0x2A, 0x2B
 
 GROUPS: Final[Mapping[str, str]] = {
     "unknown": "no rule has this number in this release",

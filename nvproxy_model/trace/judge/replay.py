@@ -12,6 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from nvproxy_model import ioctl
+from nvproxy_model.abi.escapes import (
+    NV_ESC_RM_ALLOC,
+    NV_ESC_RM_ALLOC_CONTEXT_DMA2,
+    NV_ESC_RM_ALLOC_MEMORY,
+    NV_ESC_RM_DUP_OBJECT,
+    NV_ESC_RM_FREE,
+    NV_ESC_RM_VID_HEAP_CONTROL,
+)
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.fields import CStruct, Fd
 from nvproxy_model.policy.decide import plan
@@ -21,7 +30,7 @@ from nvproxy_model.session.ports import Buffer, File, Files
 from nvproxy_model.session.session import Session
 from nvproxy_model.structs import nvos
 from nvproxy_model.trace.devices import device_kind
-from nvproxy_model.trace.format import TRUNCATED, Record, ioc_nr, ioc_size
+from nvproxy_model.trace.format import TRUNCATED, Record
 from nvproxy_model.trace.judge.check import exposed
 
 __all__ = ["Replay", "Step"]
@@ -38,8 +47,6 @@ _OLD_ALLOC: Final = struct.Struct("<IIIIQII")
 _FREE: Final = struct.Struct("<IIII")
 _DUP: Final = struct.Struct("<IIIIIII")
 _ROOTS: Final = (0, 1, 0x41)
-NV_ESC_RM_ALLOC_MEMORY, NV_ESC_RM_FREE, NV_ESC_RM_ALLOC, NV_ESC_RM_DUP_OBJECT = 0x27, 0x29, 0x2B, 0x34
-NV_ESC_RM_VID_HEAP_CONTROL, NV_ESC_RM_ALLOC_CONTEXT_DMA2 = 0x4A, 0x54
 
 
 class _Places(NamedTuple):
@@ -154,7 +161,7 @@ class _Recording:
             return rec.err
         if arg is not None and rec.top is not None:
             answer = rec.top
-            if ioc_nr(request) == NV_ESC_RM_ALLOC and len(answer) == _OLD_ALLOC.size:
+            if ioctl.number(request) == NV_ESC_RM_ALLOC and len(answer) == _OLD_ALLOC.size:
                 answer = _wide(answer)
             arg.data[: len(answer)] = answer[: len(arg.data)]
             inner = next(iter(arg.pointers.values()), None) if rec.kind in ("control", "alloc") else None
@@ -308,7 +315,7 @@ class Replay:
         if rec.fd not in process.fds:
             self.supplied["descriptors"] += 1
             process.fds[rec.fd] = process.expected[rec.fd] = self._file(rec.dev)
-        size = ioc_size(rec.req)
+        size = ioctl.size(rec.req)
         if rec.kind == "other" or (
             rec.top0 is None and (rec.kind != "uvm" or self.policy.uvm.get(rec.key) is not None)
         ):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from nvproxy_model.trace.format import ioc_nr
-from nvproxy_model.trace.logs.strace import NV_IOCTL_MAGIC
+from nvproxy_model.ioctl import number as ioc_nr
+from nvproxy_model.ioctl import request as _iowr
 from nvproxy_model.trace.reader import Problems
 
 __all__ = ["NVPROXY", "SNIFFER", "nvproxy", "sniffer"]
@@ -39,10 +39,6 @@ _SNIFFED: Final = re.compile(
     r"(?:, size=\d{1,6})?\] => ret=(?P<ret>-?\d{1,10})(?: status=(?P<status>0x[0-9a-fA-F]{1,8}))?"
 )
 SNIFFER: Final = re.compile(r"(?:Control|Alloc|Frontend|UVM|Unknown) ioctl: (?:path=\S+ )?request=0x")
-
-
-def _iowr(nr: int, size: int) -> int:
-    return 3 << 30 | (size & 0x3FFF) << 16 | NV_IOCTL_MAGIC << 8 | nr
 
 
 def nvproxy(lines: Iterator[tuple[int, str]], problems: Problems) -> Iterator[dict[str, Any]]:

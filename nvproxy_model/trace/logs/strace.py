@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from nvproxy_model.ioctl import NV_IOCTL_MAGIC, parse_request
+from nvproxy_model.ioctl import number as ioc_nr
 from nvproxy_model.trace.devices import device_kind
-from nvproxy_model.trace.format import ioc_nr
 from nvproxy_model.trace.reader import Problems
 
-__all__ = ["SIGNATURE", "parse", "request_number"]
+__all__ = ["SIGNATURE", "parse"]
 
 _PREFIX: Final = re.compile(
     r"(?:\[pid\s+(?P<pid>\d{1,10})\]\s*|(?P<pid2>\d{1,10})\s+)?"
@@ -32,15 +33,11 @@ _FD: Final = r"(?P<fd>-?\d{1,10})(?:<(?P<path>[^<>]*)(?:<[^<>]*>)?>)?"
 _IOCTL: Final = re.compile(
     _FD + r",\s*(?P<req>_IOC\([^()]*\)|0x[0-9a-fA-F]{1,8}|\d{1,10})(?:\s*/\*[^*]*\*/)?\s*(?:,.*)?$", re.DOTALL
 )
-_IOC: Final = re.compile(
-    r"_IOC\(\s*(?P<dir>[A-Z_|0-9x]+)\s*,\s*(?P<type>0x[0-9a-fA-F]{1,2}|\d{1,3}|'.')\s*,\s*(?P<nr>0x[0-9a-fA-F]{1,2}|\d{1,3})\s*,\s*(?P<size>0x[0-9a-fA-F]{1,4}|\d{1,5})\s*\)"
-)
 _OPEN: Final = re.compile(
     r'(?:(?:AT_FDCWD|-?\d{1,10})(?:<[^<>]*>)?,\s*)?"(?P<name>(?:[^"\\]|\\.)*)"(?P<rest>.*)', re.DOTALL
 )
 _FIRST_FD: Final = re.compile(_FD)
 _SECOND: Final = re.compile(r"[^,]*,\s*(?P<arg>[^,)\s]+)")
-_DIRECTIONS: Final = {"_IOC_NONE": 0, "_IOC_WRITE": 1, "_IOC_READ": 2}
 
 SIGNATURE: Final = re.compile(
     r"^(?:\[pid\s+\d+\]\s*|\d+\s+)?(?:[\d:.]+\s+)?"
@@ -49,43 +46,7 @@ SIGNATURE: Final = re.compile(
 )
 """What a line of strace looks like."""
 
-NV_IOCTL_MAGIC: Final = ord("F")
-"""nv-ioctl-numbers.h. linux/fb.h has the same letter: its requests have other directions and lower numbers."""
-
 _WAITING: Final = 4096
-
-
-def request_number(text: str) -> int | None:
-    """The number behind ``0xc020462a``, ``3223340586`` or ``_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2a, 0x20)``; None
-    for another text.
-    """
-    match = _IOC.fullmatch(text)
-    if match is None:
-        try:
-            number = int(text, 0)
-        except ValueError:
-            return None
-        return number if 0 <= number <= 0xFFFFFFFF else None
-    direction = 0
-    for word in match["dir"].split("|"):
-        if word in _DIRECTIONS:
-            direction |= _DIRECTIONS[word]
-        elif word.isdigit() or word.startswith("0x"):
-            direction |= _small(word)
-        else:
-            return None
-    kind = ord(match["type"][1]) if match["type"].startswith("'") else _small(match["type"])
-    nr, size = _small(match["nr"]), _small(match["size"])
-    if direction > 3 or kind > 0xFF or nr > 0xFF or size > 0x3FFF:
-        return None
-    return direction << 30 | size << 16 | kind << 8 | nr
-
-
-def _small(text: str) -> int:
-    try:
-        return int(text, 0)
-    except ValueError:
-        return 0xFFFFFF
 
 
 def _unescape(text: str) -> str:
@@ -266,7 +227,7 @@ class _Parser:
         if match is None:
             return
         fd = int(match["fd"])
-        request = request_number(match["req"])
+        request = parse_request(match["req"])
         if request is None or abs(fd) > 0x7FFFFFFF:
             self.problems.add(number, "an ioctl request that is no number")
             return

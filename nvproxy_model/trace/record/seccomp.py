@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from nvproxy_model import ioctl
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.devices import device_kind
-from nvproxy_model.trace.format import TRUNCATED, Header, Writer, ioc_size, writing
+from nvproxy_model.trace.format import TRUNCATED, Header, Writer, writing
 from nvproxy_model.trace.logs.strace import ioctl_kind
 from nvproxy_model.trace.record import notify, table
 from nvproxy_model.trace.record.notify import Listener, NotifyError, Request
@@ -207,7 +208,7 @@ class _Recorder:
         frontend = device_kind(device) == "frontend"
         key = number & 0xFF if frontend else number
         space = table.FRONTEND if frontend else table.UVM
-        size = ioc_size(number) if kind != "uvm" else 0
+        size = ioctl.size(number) if kind != "uvm" else 0
         entry = self.entries.get((space, key, size)) if kind != "other" else None
         if kind == "uvm" and entry is not None:
             size = entry.size

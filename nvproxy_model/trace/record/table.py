@@ -9,8 +9,9 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from nvproxy_model.abi.escapes import NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL
 from nvproxy_model.fields import CStruct, Scalar, Status, UserPointer
-from nvproxy_model.trace.decode.catalog import NV_ESC_IOCTL_XFER_CMD, Catalog
+from nvproxy_model.trace.decode.catalog import Catalog
 
 __all__ = ["Entry", "Pointer", "entries", "pack"]
 
@@ -75,10 +76,10 @@ def _status(record: CStruct) -> int:
 
 
 _WRAPPERS: Final[Mapping[int, tuple[int, str, str, str]]] = {
-    0x2A: (CONTROL, "cmd", "params", "paramsSize"),
-    0x2B: (ALLOC, "hClass", "pAllocParms", "paramsSize"),
+    NV_ESC_RM_CONTROL: (CONTROL, "cmd", "params", "paramsSize"),
+    NV_ESC_RM_ALLOC: (ALLOC, "hClass", "pAllocParms", "paramsSize"),
 }
-"""The two escapes that carry a second number: NV_ESC_RM_CONTROL and NV_ESC_RM_ALLOC."""
+"""The two escapes that carry a second number."""
 
 
 def _frontend(number: int, record: CStruct) -> Entry:

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from nvproxy_model.trace.format import GSS_LEGACY_MASK, Record
+from nvproxy_model.abi.windows import windows
+from nvproxy_model.trace.format import Record
 from nvproxy_model.trace.study.stats import Tally
 
 __all__ = ["WINDOWS", "Census", "window"]
 
-NV2081_BINAPI: Final = 0x2081
-
-WINDOWS: Final = ("legacy-gss", "binapi", "both")
+_LABELS: Final = {
+    ("RM_GSS_LEGACY_MASK",): "legacy-gss",
+    ("NV2081_BINAPI",): "binapi",
+    ("RM_GSS_LEGACY_MASK", "NV2081_BINAPI"): "both",
+}
+WINDOWS: Final = tuple(_LABELS.values())
 
 
 def window(command: int) -> str | None:
-    """The bypass window of a control command, or None.
-
-    ``legacy-gss``: bit 15 (RM_GSS_LEGACY_MASK). ``binapi``: class NV2081_BINAPI. ``both``: both hold; nvproxy tests bit 15
-    first, so such a command goes through that one (frontend.go: rmControl).
-    """
-    legacy = bool(command & GSS_LEGACY_MASK)
-    binapi = command >> 16 == NV2081_BINAPI
-    return "both" if legacy and binapi else "legacy-gss" if legacy else "binapi" if binapi else None
+    """The bypass window of a control command as a census names it, or None; ``both``: it goes through the first."""
+    return _LABELS.get(windows(command))
 
 
 class Census:

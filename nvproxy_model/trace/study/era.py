@@ -7,30 +7,36 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from nvproxy_model import ioctl
+from nvproxy_model.abi import escapes
+from nvproxy_model.abi.escapes import ARGUMENTS
 from nvproxy_model.drivers import facts as recorded
-from nvproxy_model.trace.format import Record, ioc_nr, ioc_size
+from nvproxy_model.trace.format import Record
 
 __all__ = ["SIZED", "Era", "infer", "sizes"]
 
 SIZED: Final = {
-    0x27: ("nv_ioctl_nvos02_parameters_with_fd",),
-    0x29: ("NVOS00_PARAMETERS",),
-    0x2A: ("NVOS54_PARAMETERS",),
-    0x2B: ("NVOS64_PARAMETERS", "NVOS21_PARAMETERS"),
-    0x34: ("NVOS55_PARAMETERS",),
-    0x35: ("NVOS57_PARAMETERS",),
-    0x4A: ("NVOS32_PARAMETERS",),
-    0x4E: ("nv_ioctl_nvos33_parameters_with_fd",),
-    0x4F: ("NVOS34_PARAMETERS",),
-    0x54: ("NVOS39_PARAMETERS",),
-    0x57: ("NVOS46_PARAMETERS",),
-    0x58: ("NVOS47_PARAMETERS",),
-    0x5E: ("NVOS56_PARAMETERS",),
-    0xC9: ("nv_ioctl_register_fd_t",),
-    0xD2: ("nv_ioctl_rm_api_version_t",),
-    0xD9: ("nv_ioctl_export_to_dma_buf_fd_t",),
+    number: ARGUMENTS[number]
+    for number in (
+        escapes.NV_ESC_RM_ALLOC_MEMORY,
+        escapes.NV_ESC_RM_FREE,
+        escapes.NV_ESC_RM_CONTROL,
+        escapes.NV_ESC_RM_ALLOC,
+        escapes.NV_ESC_RM_DUP_OBJECT,
+        escapes.NV_ESC_RM_SHARE,
+        escapes.NV_ESC_RM_VID_HEAP_CONTROL,
+        escapes.NV_ESC_RM_MAP_MEMORY,
+        escapes.NV_ESC_RM_UNMAP_MEMORY,
+        escapes.NV_ESC_RM_ALLOC_CONTEXT_DMA2,
+        escapes.NV_ESC_RM_MAP_MEMORY_DMA,
+        escapes.NV_ESC_RM_UNMAP_MEMORY_DMA,
+        escapes.NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
+        escapes.NV_ESC_REGISTER_FD,
+        escapes.NV_ESC_CHECK_VERSION_STR,
+        escapes.NV_ESC_EXPORT_TO_DMABUF_FD,
+    )
 }
-"""Escape -> the structs that it takes, any of them (escape.c: RmIoctl(); nv.c: nvidia_ioctl())."""
+"""Escape -> the structs that it takes, of those whose request always has the size of one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,6 @@ def infer(requests: Iterable[tuple[int, int]], facts: recorded.Facts | None = No
 
 def sized(rec: Record) -> tuple[int, int] | None:
     """The (escape, size) of a record that is evidence."""
-    if rec.k != "ioctl" or rec.kind not in ("fe", "control", "alloc") or not ioc_size(rec.req):
+    if rec.k != "ioctl" or rec.kind not in ("fe", "control", "alloc") or not ioctl.size(rec.req):
         return None
-    return ioc_nr(rec.req), ioc_size(rec.req)
+    return ioctl.number(rec.req), ioctl.size(rec.req)

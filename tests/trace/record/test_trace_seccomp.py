@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from nvproxy_model.kernel import SYSCALLS
 from nvproxy_model.trace import format as fmt
 from nvproxy_model.trace.reader import Reader
 from nvproxy_model.trace.record import notify
-from nvproxy_model.trace.record.notify import SYSCALLS, NotifyError
+from nvproxy_model.trace.record.notify import NotifyError
 
 Nodes = Callable[..., subprocess.CompletedProcess[str]]
 

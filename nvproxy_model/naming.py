@@ -1,0 +1,25 @@
+"""NVIDIA's naming rules, which link numbers with the structs that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+__all__ = ["control_struct", "params_name"]
+
+
+def params_name(command: str) -> str:
+    """The parameter struct of a control command by the rule: ``_CTRL_CMD_`` becomes ``_CTRL_``, ``_PARAMS`` follows."""
+    return command.replace("_CTRL_CMD_", "_CTRL_", 1) + "_PARAMS"
+
+
+def control_struct(command: str, message_ids: Mapping[str, str], structs: Collection[str]) -> str | None:
+    """The parameter struct of a control command, or None: by its header's MESSAGE_ID define, else by the rule.
+
+    ``message_ids`` maps commands to the structs that the headers' ``..._PARAMS_MESSAGE_ID`` defines name; ``structs``
+    are the structs that there are.
+    """
+    named = message_ids.get(command)
+    if named:
+        return named
+    ruled = params_name(command)
+    return ruled if ruled in structs else None
