@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 from . import launcher
@@ -26,6 +27,7 @@ _EXAMPLES = {
     "ticket": [("cuinterpose ticket show 4711 23", "whether its descriptor 23 is a ticket, and whose")],
     "conform": [
         ("cuinterpose conform --libcuda libcuda.so.1", "whether the shim keeps the resolvers' contract there"),
+        ("cuinterpose conform --shim my.so --require all", "another shim, which must cover every route"),
     ],
     "peers": [("cuinterpose peers --json", "which endpoints are alive")],
 }
@@ -143,30 +145,29 @@ def _conform(arguments: argparse.Namespace) -> int:
     from . import conform
 
     libcuda = arguments.libcuda or os.environ.get("NVPROXY_LIBCUDA") or "libcuda.so.1"
+    required = [] if arguments.require == ["all"] else arguments.require
+    shim = launcher.shim_path(arguments.shim)
     try:
-        found = conform.compare(libcuda, launcher.shim_path(arguments.shim), arguments.libcudart)
+        found = conform.compare(libcuda, shim, arguments.libcudart, required)
     except conform.ConformError as error:
         raise Failure(str(error)) from None
+    if arguments.require == ["all"]:
+        found = replace(found, required=tuple(found.routes))
     if arguments.json:
         emit(found.as_json())
-        return 0 if found.conforms else 1
-    for (route, asked), plain, shimmed in found.differences[: None if arguments.verbose else 20]:
-        say(f"differs  {route} {asked}: {plain} without the shim, {shimmed} with it")
-    if len(found.differences) > 20 and not arguments.verbose:
-        say(f"... and {len(found.differences) - 20} more (--verbose)")
-    coverage = found.coverage
-    routes = list(next(iter(coverage.values())))
-    width = max(map(len, coverage))
-    say(f"{'':{width}}  " + "  ".join(routes))
-    for name, states in coverage.items():
-        say(f"{name:{width}}  " + "  ".join(f"{states[route]:{len(route)}}" for route in routes).rstrip())
-    verdict = "conforms" if found.conforms else "does not conform"
-    why = "" if found.substituted else ": it substitutes nothing"
-    print(
-        f"{found.shim} {verdict} on {found.libcuda}{why}: {len(found.plain)} questions, {found.substituted} answers "
-        f"substituted, {len(found.differences)} different"
-    )
-    return 0 if found.conforms else 1
+    else:
+        for line in found.lines(verbose=arguments.verbose):
+            say(line)
+    return {"conforms": 0, "does not conform": 1, "cannot tell": 2}[found.verdict]
+
+
+def _routes(text: str) -> list[str]:
+    from .conform import ROUTES
+
+    routes = text.split(",")
+    if routes != ["all"] and (unknown := [route for route in routes if route not in ROUTES]):
+        raise argparse.ArgumentTypeError(f"no route {unknown[0]!r}; `all`, or of {', '.join(ROUTES)}")
+    return routes
 
 
 def _peers(arguments: argparse.Namespace) -> int:
@@ -275,11 +276,20 @@ def _parser() -> argparse.ArgumentParser:
         "conform",
         "whether a shim keeps the resolvers' contract",
         "One probe asks every look-up and every resolver for every name, with the shim and without, and compares the "
-        "answers. No GPU is needed, and no function that an answer names is called.",
+        "answers. No GPU is needed, and no function that an answer names is called. Exit status: 0 conforms, 1 does not, 2 "
+        "could not tell, as when a runtime refuses every question.",
     )
     conform.add_argument("--libcuda", metavar="PATH", help="default: $NVPROXY_LIBCUDA, else libcuda.so.1")
     conform.add_argument("--libcudart", metavar="PATH", help="a runtime whose resolvers are asked too")
     conform.add_argument("--shim", metavar="PATH", help="default: $CUINTERPOSE_SHIM, else this package's")
+    conform.add_argument(
+        "--require",
+        type=_routes,
+        default=[],
+        metavar="ROUTES",
+        help="routes on which every name must be covered, with commas between: direct, dlsym, cuGetProcAddress, "
+        "cuGetProcAddress_v2, cudaGetDriverEntryPoint and its forms; or all that are asked",
+    )
     conform.add_argument("--verbose", action="store_true", help="every difference")
     conform.add_argument("--json", action="store_true", help="schema cuinterpose.conform/1")
     conform.set_defaults(func=_conform)

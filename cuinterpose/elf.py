@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
 ET_EXEC, ET_DYN = 2, 3
@@ -38,8 +38,12 @@ class Segment:
     size: int
 
 
-def headers(read: Callable[[int, int], bytes | bytearray]) -> tuple[Header, list[Segment]]:
-    """The header and the program headers of an image. read: (offset, size) -> exactly that; what it raises goes through.
+Read: TypeAlias = Callable[[int, int], bytes | bytearray]
+"""(address or offset, size) -> exactly size bytes; what it raises goes through."""
+
+
+def headers(read: Read) -> tuple[Header, list[Segment]]:
+    """The header and the program headers of an image that read reads by offset.
 
     ElfError for what is not little-endian ELF, or has program headers of another size or more than 1,024.
     """
@@ -60,6 +64,85 @@ def headers(read: Callable[[int, int], bytes | bytearray]) -> tuple[Header, list
         offset, address, size = (entry[2], entry[3], entry[5]) if wide else (entry[1], entry[2], entry[4])
         segments.append(Segment(entry[0], offset, address, size))
     return Header(_CLASSES[ident[4]], machine, kind), segments
+
+
+_TAGS = {
+    2: "PLTRELSZ",
+    4: "HASH",
+    5: "STRTAB",
+    6: "SYMTAB",
+    7: "RELA",
+    8: "RELASZ",
+    10: "STRSZ",
+    14: "SONAME",
+    23: "JMPREL",
+    0x6FFFFEF5: "GNU_HASH",
+}
+_LONGEST_CHAIN = 1024
+
+
+def tags(dynamic: bytes | bytearray) -> dict[str, int]:
+    """The entries of a 64-bit dynamic section that are read here, by name without DT_."""
+    found = {}
+    for tag, value in struct.iter_unpack("<QQ", dynamic[: len(dynamic) // 16 * 16]):
+        if tag == 0:
+            break
+        if tag in _TAGS:
+            found[_TAGS[tag]] = value
+    return found
+
+
+def hashed(read: Read, at: int) -> int:
+    """One more than the last symbol of the GNU hash table at an address; 0 if it holds none. ElfError if it has no end."""
+    buckets, first, words, _ = struct.unpack("<4I", read(at, 16))
+    at += 16 + words * 8
+    last: int = max(memoryview(read(at, buckets * 4)).cast("I"), default=0)
+    if last < first:
+        return 0
+    at += buckets * 4
+    end = last + _LONGEST_CHAIN
+    while not struct.unpack("<I", read(at + (last - first) * 4, 4))[0] & 1:
+        last += 1
+        if last == end:
+            raise ElfError(f"a hash chain at {at:#x} without an end")
+    return last + 1
+
+
+def exports(path: Path) -> list[str]:
+    """The functions that a 64-bit shared object exports, sorted. ElfError, or OSError if it cannot be read."""
+    with path.open("rb") as file:
+        exactly = _reader(file)
+        header, segments = headers(exactly)
+        if header.bits != 64:
+            raise ElfError("not 64-bit")
+
+        def at(address: int, size: int) -> bytes:
+            for segment in segments:
+                if (
+                    segment.kind == PT_LOAD
+                    and segment.address <= address
+                    and address + size <= segment.address + segment.size
+                ):
+                    return exactly(address - segment.address + segment.offset, size)
+            raise ElfError(f"{size} bytes at {address:#x} are not in the file")
+
+        dynamic = [segment for segment in segments if segment.kind == PT_DYNAMIC]
+        found = tags(at(dynamic[0].address, dynamic[0].size)) if dynamic else {}
+        if not {"STRTAB", "SYMTAB", "STRSZ"} <= found.keys():
+            return []
+        count = 0
+        if "GNU_HASH" in found:
+            count = hashed(at, found["GNU_HASH"])
+        elif "HASH" in found:
+            count = struct.unpack("<2I", at(found["HASH"], 8))[1]
+        strings, names = at(found["STRTAB"], found["STRSZ"]), set()
+        for name, info, _, section, _, _ in struct.iter_unpack(
+            "<IBBHQQ", at(found["SYMTAB"], count * 24) if count else b""
+        ):
+            # STB_GLOBAL or STB_WEAK, defined; STT_FUNC or STT_GNU_IFUNC
+            if info >> 4 in (1, 2) and section and info & 15 in (2, 10):
+                names.add(strings[name : strings.find(0, name)].decode("utf-8", "surrogateescape"))
+        return sorted(names)
 
 
 @dataclass(frozen=True)

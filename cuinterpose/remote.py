@@ -19,19 +19,7 @@ MOST_BYTES = 256 << 20  # of one process; all of torch's libraries have some 100
 MOST_OBJECTS = 4096
 MOST_SLOTS = 4096  # that refer to a covered name
 _LEAST = 4096  # what a read costs at least: the kernel maps a page for it
-_LONGEST_CHAIN = 1024
 _LONGEST_NAME = 64  # longer than any that is looked for
-_DT = {
-    2: "PLTRELSZ",
-    5: "STRTAB",
-    6: "SYMTAB",
-    7: "RELA",
-    8: "RELASZ",
-    10: "STRSZ",
-    14: "SONAME",
-    23: "JMPREL",
-    0x6FFFFEF5: "GNU_HASH",
-}
 # JUMP_SLOT, GLOB_DAT and a word with an address
 _SLOT_KINDS = {62: (7, 6, 1), 183: (1026, 1025, 257)}
 _RELA, _SYM = 24, 24  # bytes of an Elf64_Rela and an Elf64_Sym
@@ -179,12 +167,7 @@ def _read_object(memory: Memory, item: Object, names: dict[bytes, str]) -> bool:
     for segment in segments:
         if segment.kind == elf.PT_DYNAMIC:
             dynamic = memory.read(bias + segment.address, segment.size)
-    tags: dict[str, int] = {}
-    for tag, value in struct.iter_unpack("<QQ", dynamic[: len(dynamic) // 16 * 16]):
-        if tag == 0:
-            break
-        if tag in _DT:
-            tags[_DT[tag]] = value
+    tags = elf.tags(dynamic)
     if "STRTAB" in tags and "SYMTAB" in tags:
         _read_symbols(memory, item, bias, tags, names, _SLOT_KINDS[header.machine])
     return True
@@ -213,7 +196,7 @@ def _read_symbols(
     # No tag says how many symbols there are: as many as are referred to, and as are hashed.
     count = 1 + max((max(table[1::3]) >> 32 for table in relocations), default=0)
     if "GNU_HASH" in tags:
-        count = max(count, _hashed(memory, address_of("GNU_HASH")))
+        count = max(count, elf.hashed(memory.read, address_of("GNU_HASH")))
     symbols = memory.read(address_of("SYMTAB"), count * _SYM)
     initials = {first[0] for first in names}
     wanted: dict[int, str] = {}
@@ -234,19 +217,3 @@ def _read_symbols(
                 place = bias + table[entry * 3]
                 value = struct.unpack("<Q", memory.read(place, 8))[0]
                 item.slots.append(Slot(wanted[info >> 32], place, value))
-
-
-def _hashed(memory: Memory, at: int) -> int:
-    """One more than the last symbol of a GNU hash table; 0 if it holds none."""
-    buckets, first, words, _ = struct.unpack("<4I", memory.read(at, 16))
-    at += 16 + words * 8
-    last: int = max(memoryview(memory.read(at, buckets * 4)).cast("I"))
-    if last < first:
-        return 0
-    at += buckets * 4
-    end = last + _LONGEST_CHAIN
-    while not struct.unpack("<I", memory.read(at + (last - first) * 4, 4))[0] & 1:
-        last += 1
-        if last == end:
-            raise Unreadable(f"a hash chain at {at:#x} without an end")
-    return last + 1

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cuinterpose import surface
+from cuinterpose import conform as module
+from cuinterpose import elf, launcher, surface
 from tests import ROOT
 from tests.cuinterpose.shim_world import DRIVERS, Command, World
 
@@ -40,8 +47,31 @@ void *dlsym(void *handle, const char *name)
 }
 """
 
+# A name outside the surface, at versions at which the driver does not have it.
+OWN_EXPORT = INVENTING.replace("cuMulticastBindMem_v2", "cuMemMapOther").replace(
+    '"cuMulticastBindMem") && version >= 13010', '"cuMemMapOther")'
+)
+
+# One name by one route.
+PARTIAL = "int cuMemCreate(void) { return 1; }"
+
+# No answer to one question.
+HANGING = INVENTING.replace("#include <string.h>", "#include <string.h>\n#include <unistd.h>").replace(
+    '"cuMulticastBindMem") && version >= 13010)', '"cuMemMap") && version == 12000)\n\t\tfor (;;) pause();\n\tif (0)'
+)
+
 # Reads the status of a failed call, which need not be there.
 CRASHING = INVENTING.replace("if (result == 0 &&", "if (*status >= -99 &&")
+
+
+SHIMS = {
+    "inert": INERT,
+    "inventing": INVENTING,
+    "crashing": CRASHING,
+    "own_export": OWN_EXPORT,
+    "partial": PARTIAL,
+    "hanging": HANGING,
+}
 
 
 def conform(command: Command, libcuda: Path | str, *options: str | Path) -> tuple[int, dict[str, object]]:
@@ -97,7 +127,7 @@ def test_real_driver(command: Command) -> None:
 def other_shims(plain: World) -> dict[str, Path]:
     version = f'-DDLSYM_VERSION="{"GLIBC_2.2.5" if plain.tools.machine == "x86_64" else "GLIBC_2.17"}"'
     built = {}
-    for name, text in {"inert": INERT, "inventing": INVENTING, "crashing": CRASHING}.items():
+    for name, text in SHIMS.items():
         source = plain.root / f"{name}.c"
         source.write_text(text)
         built[name] = plain.tools.shared(plain.root / f"lib{name}.so", [source], "-w", version, "-ldl")
@@ -145,9 +175,135 @@ def test_talkative_shim(command: Command, tmp_path: Path) -> None:
 
 
 def test_crashing_shim(command: Command, other_shims: dict[str, Path]) -> None:
+    """The signal, the question, and what was answered before it."""
     done = command("conform", "--libcuda", command.world.driver("12.2"), "--shim", other_shims["crashing"])
+    assert (done.returncode, done.stderr) == (1, "")
+    first = done.stdout.splitlines()[0]
+    assert "does not conform" in first
+    assert re.search(
+        r"\(SIGSEGV\) at question \d+ of \d+, cuGetProcAddress_v2\('.*', version 0, flags 0, no status\)", first
+    )
+    status, found = conform(command, command.world.driver("12.2"), "--shim", other_shims["crashing"])
+    assert (status, found["verdict"], found["ended"]) == (1, "does not conform", "SIGSEGV")
+    assert found["last_question"] == {"route": "cuGetProcAddress_v2", "asked": "cuGetProcAddress 0 0 no status"}
+    assert 0 < int(str(found["answered"])) < int(str(found["questions"]))
+    assert found["differences"] == []
+
+
+def test_shim_that_crashes_at_once(command: Command, tmp_path: Path) -> None:
+    source = tmp_path / "abort.c"
+    source.write_text("#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }\n")
+    shim = command.world.tools.shared(tmp_path / "abort.so", [source])
+    done = command("conform", "--libcuda", command.world.driver("12.2"), "--shim", shim)
     assert done.returncode == 1
-    assert "SIGSEGV" in done.stdout
+    assert "(SIGABRT) before the first question" in done.stdout.splitlines()[0]
+
+
+def test_hanging_shim(command: Command, other_shims: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "native_path", lambda name: command.world.root / "cuinterpose" / name)
+    found = module.compare(str(command.world.driver("12.2")), command.world.shim)
+    assert found.verdict == "conforms"
+    monkeypatch.setattr(module, "_TIMEOUT_S", 5)
+    found = module.compare(str(command.world.driver("12.2")), other_shims["hanging"])
+    assert (found.verdict, found.ended) == ("does not conform", "no end after 5 s")
+    assert found.last_question == ("cuGetProcAddress_v2", "cuMemMap 12000 0")
+
+
+def test_own_exports_are_asked_too(command: Command, other_shims: dict[str, Path]) -> None:
+    """A name that is not of the surface: exported, and given out where the driver refuses."""
+    status, found = conform(command, command.world.driver("12.2"), "--shim", other_shims["own_export"])
+    assert (status, found["verdict"]) == (1, "does not conform")
+    differences = found["differences"]
+    assert isinstance(differences, list)
+    assert {item["asked"].split()[0] for item in differences} == {"cuMemMapOther"}
+    assert "cuMemMapOther" in found["coverage"]  # type: ignore[operator]
+    done = command("conform", "--libcuda", command.world.driver("12.2"), "--shim", other_shims["own_export"])
+    lines = done.stdout.splitlines()
+    assert f"{len(differences)} of " in lines[0]
+    at = next(index for index, line in enumerate(lines) if line.startswith("different: "))
+    # one group, though dozens of versions and flags were asked, with a status and without
+    assert sum(line.startswith("different: ") for line in lines) == 1
+    assert lines[at].startswith(
+        f"different: cuGetProcAddress_v2('cuMemMapOther'): {len(differences)} answers, version 0 "
+    )
+    assert lines[at].endswith(", flags 0 1 2 3")
+    assert lines[at + 1 : at + 3] == [
+        "  without the shim  NULL; status 2 (version too low)",
+        "  with the shim     a wrapper of cuMemMapOther; status 2 (version too low)",
+    ] or lines[at + 1 : at + 3] == ["  without the shim  NULL", "  with the shim     a wrapper of cuMemMapOther"]
+
+
+def test_partial_shim_is_counted(command: Command, other_shims: dict[str, Path]) -> None:
+    options = ["--libcuda", str(command.world.driver("13.1")), "--shim", str(other_shims["partial"])]
+    done = command("conform", *options)
+    assert done.returncode == 0
+    answer, advice, covers = done.stdout.splitlines()[:3]
+    assert "conforms" in answer
+    assert "--require all" in advice
+    assert covers == "  it covers 0 of 25 names on every route, and every name on 0 of 4 routes"
+    for required in ("all", "direct", "dlsym,cuGetProcAddress_v2"):
+        done = command("conform", *options, "--require", required)
+        assert done.returncode == 1
+        assert "which --require names" in done.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("required", ["all", "direct,dlsym,cuGetProcAddress,cuGetProcAddress_v2"])
+def test_required_routes_that_are_covered(command: Command, required: str) -> None:
+    status, found = conform(command, command.world.driver("13.1"), "--require", required)
+    assert (status, found["verdict"]) == (0, "conforms")
+    routes = found["routes"]
+    assert isinstance(routes, dict)
+    assert routes["covered"] == routes["asked"] == routes["required"]
+    names = found["names"]
+    assert isinstance(names, dict)
+    assert names["covered"] == names["given"] == list(surface.DRIVER)
+
+
+def test_required_routes_that_are_not_asked(command: Command) -> None:
+    driver = command.world.driver("13.1")
+    done = command("conform", "--libcuda", driver, "--require", "cudaGetDriverEntryPoint")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--libcudart" in done.stderr
+    done = command("conform", "--libcuda", driver, "--require", "direct,nonsense")
+    assert done.returncode == 2
+    assert "no route 'nonsense'" in done.stderr
+
+
+def test_runtime_that_refuses_everything(command: Command) -> None:
+    """As every runtime does without a GPU: nothing was compared, so nothing can be said of it."""
+    arguments = ["conform", "--libcuda", command.world.driver("13.0"), "--libcudart"]
+    runtime = command.world.root / "runtimes" / "libcudart.so.12"
+    done = command(*arguments, runtime, FAKE_RUNTIME_FAILS="1")
+    assert done.returncode == 2
+    assert "cannot tell" in done.stdout.splitlines()[0]
+    assert "the runtime refused every question (100: no device)" in done.stdout.splitlines()[0]
+    done = command(*arguments, runtime, "--require", "cudaGetDriverEntryPoint", FAKE_RUNTIME_FAILS="1")
+    assert done.returncode == 2
+    assert command(*arguments, runtime, "--require", "all").returncode == 0
+
+
+def test_exported_names_are_readelfs(plain: World) -> None:
+    if not shutil.which("readelf"):
+        pytest.skip("no readelf here")
+    for path in (plain.shim, plain.driver("13.1"), plain.root / "runtimes" / "libcudart.so.12"):
+        listed = subprocess.run(["readelf", "-W", "--dyn-syms", path], capture_output=True, text=True, check=True)
+        rows = [line.split() for line in listed.stdout.splitlines()]
+        wanted = {
+            row[7].split("@")[0]
+            for row in rows
+            if len(row) >= 8 and row[3] == "FUNC" and row[4] in ("GLOBAL", "WEAK") and row[6] != "UND"
+        }
+        assert set(elf.exports(path)) == wanted
+        assert wanted
+
+
+@given(data=st.binary(max_size=400), at=st.integers(0, 4000))
+def test_exports_of_anything(plain: World, tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int) -> None:
+    path = tmp_path_factory.getbasetemp() / "exports"
+    good = plain.driver("13.1").read_bytes()
+    path.write_bytes(good[:at] + data + good[at + len(data) :])
+    with contextlib.suppress(elf.ElfError):
+        assert isinstance(elf.exports(path), list)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +335,15 @@ def test_shim_that_ld_so_drops(command: Command, tmp_path: Path) -> None:
 
 
 def test_text_output(command: Command) -> None:
-    done = command("conform", "--libcuda", command.world.driver("13.0"))
+    driver = command.world.driver("13.0")
+    done = command("conform", "--libcuda", driver)
     assert done.returncode == 0
+    answer, covers, counts, table = done.stdout.splitlines()[:4]
+    assert answer == f"{command.world.shim} conforms on {driver}"
+    assert covers == "  it covers 23 of 23 names on every route, and every name on 4 of 4 routes"
+    assert re.fullmatch(r"  \d+ questions, \d+ answers substituted, 0 different", counts)
+    assert table.split() == ["direct", "dlsym", "cuGetProcAddress", "cuGetProcAddress_v2"]
     assert "cuMulticastBindMem_v2                   phantom" in done.stdout
-    assert done.stdout.splitlines()[-1].endswith(" 0 different")
 
 
 def test_surface_is_the_shims(plain: World) -> None:
