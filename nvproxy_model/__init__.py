@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nvproxy_model.session.ports import Buffer, FdTable, File, Files, GuestMemory, Host, Result
     from nvproxy_model.session.session import Session
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Buffer",
     "Caps",

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["ALL_CONTAINER", "DEFAULT", "SUPPORTED", "Caps", "container_flags", "from_string", "grant", "resolve"]
+__all__ = [
+    "ALL_CONTAINER",
+    "DEFAULT",
+    "PROFILES",
+    "SUPPORTED",
+    "Caps",
+    "container_flags",
+    "from_string",
+    "grant",
+    "resolve",
+]
 
 
 class Caps(enum.IntFlag):
@@ -38,6 +48,8 @@ ALL_CONTAINER = Caps.COMPUTE | Caps.GRAPHICS | Caps.UTILITY | Caps.VIDEO
 """What ``all`` grants: never a capability that only the sandbox knows."""
 SUPPORTED = ALL_CONTAINER | Caps.FABRIC_IMEX_MGMT | Caps.PROFILING | Caps.RDMA
 """The ones that nvproxy implements; display, ngx and compat32 are valid names only."""
+PROFILES = ("gvisor", "hardened")
+"""What a policy is held to: nvproxy's own rules, or stricter ones beside them."""
 _CONTAINER_FLAGS = [cap for cap in Caps if cap < Caps.FABRIC_IMEX_MGMT]
 
 

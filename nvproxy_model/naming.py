@@ -1,10 +1,15 @@
-"""NVIDIA's naming rules, which link numbers with the structs that they take."""
+"""Names: of nvproxy's tables, and NVIDIA's rules, which link numbers with the structs that they take."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final, Literal, get_args
 
-__all__ = ["control_struct", "params_name"]
+__all__ = ["TABLES", "Table", "control_struct", "params_name"]
+
+Table = Literal["frontend", "uvm", "control", "alloc"]
+TABLES: Final[tuple[Table, ...]] = get_args(Table)
+"""nvproxy's four tables: escapes of the frontend devices, UVM commands, RM controls, RM classes."""
 
 
 def params_name(command: str) -> str:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any
 
 from nvproxy_model.caps import Caps
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct, Scalar
 from nvproxy_model.lifetime import Lineage, Releases, alive, releases
-from nvproxy_model.naming import params_name
+from nvproxy_model.naming import TABLES, Table, params_name
 
 __all__ = ["BY_NAME", "TABLES", "Rule", "Table", "active", "alloc", "control", "frontend", "reject", "uvm"]
-
-Table = Literal["frontend", "uvm", "control", "alloc"]
-TABLES: Final[tuple[Table, ...]] = get_args(Table)
-"""nvproxy's four tables: escapes of the frontend devices, UVM commands, RM controls, RM classes."""
 
 _NOBODY = Caps(0)
 

@@ -55,6 +55,7 @@ ARROWS: dict[str, set[str]] = {
     "drivers.sources": {"drivers.parsing", "drivers.release", "errors", "lazy"},
     "errors": set(),
     "fields": {"errors", "layout", "lifetime"},
+    "followed": set(),
     "ioctl": set(),
     "kernel": set(),
     "layout": set(),
@@ -69,7 +70,7 @@ ARROWS: dict[str, set[str]] = {
     "session": {"abi", "errors", "fields", "ioctl", "lazy", "policy", "rules", "structs"},
     "structs": {"fields"},
     "testing": {"abi", "errors", "fields", "ioctl", "policy", "rules", "session", "structs", "versions"},
-    "tools": {"errors"},
+    "tools": {"", "caps", "drivers.facts", "drivers.release", "errors", "followed", "ioctl", "printable"},
     "tools.differ": {
         "drivers.compare",
         "drivers.facts",
@@ -91,6 +92,7 @@ ARROWS: dict[str, set[str]] = {
         "fields",
         "ioctl",
         "layout",
+        "naming",
         "policy",
         "rules",
         "structs",
@@ -100,7 +102,6 @@ ARROWS: dict[str, set[str]] = {
     },
     "tools.trace": {
         "caps",
-        "ioctl",
         "policy",
         "tools",
         "trace.decode",
@@ -177,7 +178,7 @@ DYNAMIC = {"nvproxy_model.lazy", "nvproxy_model.tools.command"}
 """Modules that call ``import_module``: for the public names of a package, and for the subcommand that was asked for."""
 
 WINGED = ("drivers", "trace", "tools")
-LIGHT = {"abi", "caps", "errors", "fields", "layout", "policy", "rules", "session", "structs", "versions"}
+LIGHT = {"abi", "caps", "errors", "fields", "followed", "layout", "policy", "rules", "session", "structs", "versions"}
 """Units that an embedder gets: these need construct and PyYAML alone."""
 
 

@@ -1,25 +1,158 @@
-"""What the three commands have in common: a command line with subcommands, and how a mistake is told."""
+"""A command as one declaration, and how it is run: arguments, help, exit statuses, mistakes.
+
+A `Program` is what a user types first (``nvproxy-policy``), a `Command` its subcommand. Declarations import nothing heavy, so
+``--help``, ``--version``, the manual pages, the completions and the tables in docs/ cost nothing and cannot disagree. The work
+is done by ``run(args) -> int`` of the module that has the subcommand's name.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from nvproxy_model.errors import NvproxyError
+from nvproxy_model.tools import output
 
-__all__ = ["UNKNOWN", "Failure", "Parser", "fail", "run"]
+__all__ = ["UNKNOWN", "Argument", "Command", "Example", "Failure", "OneOf", "Parser", "Program", "argument", "fail"]
 
 UNKNOWN = 2
 """The exit status of a question that could not be answered, a user's mistake included."""
 
+VERSION = ("--version", "show the package's version, the gVisor revision it follows and the newest recorded release")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument as argparse takes it: ``names`` are its flags, or the name of a positional one."""
+
+    names: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    @property
+    def positional(self) -> bool:
+        return not self.names[0].startswith("-")
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Arguments that exclude each other."""
+
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A command line, and what it is for where that is not plain."""
+
+    line: str
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand. ``description`` is paragraphs separated by a blank line; it is re-flowed to the terminal's width.
+
+    ``exits`` maps each exit status to its meaning. ``schemas`` are those of its JSON documents. ``notes`` are further sections
+    of the help: a title, and terms with their explanations. ``module`` is where ``run`` is, if not under the command's name.
+    """
+
+    name: str
+    summary: str
+    description: str
+    examples: tuple[Example, ...]
+    exits: Mapping[int, str]
+    arguments: tuple[Argument | OneOf, ...] = ()
+    schemas: tuple[str, ...] = ()
+    notes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    module: str = ""
+
+    def each(self) -> Iterator[Argument]:
+        """All arguments, those of a `OneOf` one by one."""
+        for item in self.arguments:
+            yield from item.arguments if isinstance(item, OneOf) else (item,)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A command with subcommands, whose modules are those of ``nvproxy_model.tools.<package>``."""
+
+    name: str
+    summary: str
+    package: str
+    commands: tuple[Command, ...]
+    examples: tuple[Example, ...]
+    exits: Mapping[int, str]
+
+    def __getitem__(self, name: str) -> Command:
+        return next(command for command in self.commands if command.name == name)
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run the command; returns its exit status, or raises SystemExit as argparse does."""
+        try:
+            with _closed_pipe_is_silent():
+                return self._run(list(sys.argv[1:] if argv is None else argv))
+        except Failure as failure:
+            # A hostile name may hold control characters.
+            line = re.sub(
+                r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", lambda c: ascii(c[0])[1:-1], failure.message
+            )
+            print(f"{self.name}: error: {line}", file=sys.stderr)
+            raise
+
+    def parser(self) -> Parser:
+        """The parser of the whole command line."""
+        parser = Parser(prog=self.name, description=self.summary)
+        parser.add_argument(VERSION[0], action=_Version, help=VERSION[1])
+        parser.sections = _sections(self.exits, self.examples)
+        subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
+        for command in self.commands:
+            subparser = subparsers.add_parser(command.name, help=command.summary, description=command.description)
+            for item in command.arguments:
+                if isinstance(item, OneOf):
+                    group = subparser.add_mutually_exclusive_group()
+                    for one in item.arguments:
+                        group.add_argument(*one.names, **one.options)
+                else:
+                    subparser.add_argument(*item.names, **item.options)
+            subparser.add_argument(VERSION[0], action=_Version, help=argparse.SUPPRESS)
+            subparser.sections = [*_notes(command), *_sections(command.exits, command.examples)]
+        return parser
+
+    def _run(self, arguments: list[str]) -> int:
+        names = {command.name for command in self.commands}
+        if arguments[:1] == ["help"] and set(arguments[1:]) <= names:
+            arguments = [*arguments[1:2], "--help"]
+        parser = self.parser()
+        args = parser.parse_args(arguments)
+        if args.command is None:
+            parser.print_help()
+            return UNKNOWN
+        module = self[args.command].module or args.command
+        try:
+            status: int = importlib.import_module(f"nvproxy_model.tools.{self.package}.{module}").run(args)
+        except BrokenPipeError:
+            raise
+        except NvproxyError as error:
+            fail(str(error))
+        except OSError as error:
+            fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        except KeyboardInterrupt:
+            return 128 + 2
+        except MemoryError:
+            fail("out of memory")
+        return status
+
 
 class Failure(SystemExit):
-    """What `fail` raises: `run` prints it in one line."""
+    """What `fail` raises: `Program.main` prints it in one line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(UNKNOWN)
@@ -31,54 +164,106 @@ def fail(message: str) -> NoReturn:
     raise Failure(message)
 
 
+def argument(*names: str, **options: Any) -> Argument:
+    """An argument of a declaration. Choices are listed after its help, where they can wrap, not in the usage line."""
+    choices = options.get("choices")
+    if choices is not None:
+        options.setdefault(
+            "metavar", names[-1].lstrip("-").upper() if options.get("nargs") is None else names[0].upper()
+        )
+        options["help"] = f"{options['help']}: {', '.join(choices)}"
+    return Argument(names, options)
+
+
 class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line, and whose help keeps its examples as they are."""
+    """argparse whose mistakes are one line, and whose help has sections after the options, all of it wrapped."""
 
     def __init__(self, **more: Any) -> None:
-        more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        more.setdefault("allow_abbrev", False)
-        super().__init__(**more)
+        super().__init__(allow_abbrev=False, **more)
+        self.sections: list[tuple[str, list[tuple[str, str] | Example]]] = []
 
     def error(self, message: str) -> NoReturn:
         fail(f"{message} (see {self.prog} --help)")
 
+    def format_help(self) -> str:
+        paragraphs, self.description = (self.description or "").split("\n\n"), None
+        try:
+            usage, _, rest = super().format_help().partition("\n\n")
+        finally:
+            self.description = "\n\n".join(paragraphs)
+        width = self._get_formatter()._width
+        described = [textwrap.fill(" ".join(paragraph.split()), width) for paragraph in paragraphs if paragraph]
+        ending = [_section(title, rows, width) for title, rows in self.sections]
+        return "\n\n".join([usage, *described, rest.strip("\n"), *ending]) + "\n"
 
-def run(
-    name: str, description: str | None, epilog: str, subcommands: dict[str, str], argv: Sequence[str] | None = None
-) -> int:
-    """Run a command; returns its exit status, or raises SystemExit as argparse does.
 
-    ``subcommands`` are the names and their modules, each with ``add_parser(subparsers)`` that sets ``func``. A module is
-    loaded only when it is named: one question should not pay for the others' imports.
-    """
+def _notes(command: Command) -> list[tuple[str, list[tuple[str, str] | Example]]]:
+    notes: list[tuple[str, list[tuple[str, str] | Example]]] = [
+        (title, list(terms.items())) for title, terms in command.notes.items()
+    ]
+    if command.schemas:
+        notes.append(("JSON schema", [(schema, "") for schema in command.schemas]))
+    return notes
+
+
+def _sections(
+    exits: Mapping[int, str], examples: Iterable[Example]
+) -> list[tuple[str, list[tuple[str, str] | Example]]]:
+    return [("exit status", [(str(status), what) for status, what in exits.items()]), ("examples", list(examples))]
+
+
+def _section(title: str, rows: Sequence[tuple[str, str] | Example], width: int) -> str:
+    lines = [f"{title}:"]
+    column = max((len(row[0]) for row in rows if not isinstance(row, Example)), default=0) + 4
+    for row in rows:
+        if isinstance(row, Example):
+            if row.what:
+                lines += textwrap.wrap(row.what, width, initial_indent="  # ", subsequent_indent="  # ")
+            lines += _shell(row.line, width)
+        else:
+            term = f"  {row[0]:{column - 4}}  "
+            lines += textwrap.wrap(row[1], width, initial_indent=term, subsequent_indent=" " * column) or [
+                term.rstrip()
+            ]
+    return "\n".join(lines)
+
+
+def _shell(line: str, width: int) -> list[str]:
+    """A command line in two columns' indent; one that is too long goes on after a backslash, as a shell reads it."""
+    lines = ["  "]
+    # An option and its value stay together where they fit.
+    for unit in re.findall(r"(?:-\S+ (?!-)(?:'[^']*'|\S)+)|(?:'[^']*'|\S)+", line):
+        for word in [unit] if len(unit) + 8 <= width else re.findall(r"(?:'[^']*'|\S)+", unit):
+            if not lines[-1].isspace() and len(lines[-1]) + len(word) + 3 > width:
+                lines[-1] += " \\"
+                lines.append("      ")
+            lines[-1] += ("" if lines[-1].isspace() else " ") + word
+    return lines
+
+
+class _Version(argparse.Action):
+    """``--version``."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        versions = output.versions()
+        print(f"{parser.prog.split()[0]} {versions['nvproxy_model']}")
+        print(f"follows gVisor {versions['gvisor_commit']} and the change: {versions['gvisor_change']}")
+        print(f"newest recorded release: {versions['newest_release']}")
+        parser.exit()
+
+
+@contextlib.contextmanager
+def _closed_pipe_is_silent() -> Iterator[None]:
+    """A reader that leaves early (``| head``) is no mistake: nothing is printed, and the exit status is UNKNOWN."""
     try:
-        return _run(name, description, epilog, subcommands, list(sys.argv[1:] if argv is None else argv))
-    except Failure as failure:
-        # A hostile name may hold control characters.
-        line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", lambda c: ascii(c[0])[1:-1], failure.message)
-        print(f"{name}: error: {line}", file=sys.stderr)
-        raise
-
-
-def _run(name: str, description: str | None, epilog: str, subcommands: dict[str, str], arguments: list[str]) -> int:
-    parser = Parser(prog=name, description=description, epilog=epilog)
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    named = arguments[:1] if arguments and arguments[0] in subcommands else list(subcommands)
-    for subcommand in named:
-        importlib.import_module(f"nvproxy_model.tools.{subcommands[subcommand]}").add_parser(subparsers)
-    args = parser.parse_args(arguments)
-    try:
-        status: int = args.func(args)
-        sys.stdout.flush()
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        fail("standard output: its reader closed it")
-    except NvproxyError as error:
-        fail(str(error))
-    except OSError as error:
-        fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
-    except KeyboardInterrupt:
-        return 128 + 2
-    except MemoryError:
-        fail("out of memory")
-    return status
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(UNKNOWN) from None

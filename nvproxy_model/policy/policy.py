@@ -16,7 +16,7 @@ from nvproxy_model.abi.constants import (
     RMAPI_PARAM_COPY_MAX_PARAMS_SIZE,
 )
 from nvproxy_model.abi.windows import window
-from nvproxy_model.caps import Caps
+from nvproxy_model.caps import PROFILES, Caps
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct
 from nvproxy_model.policy import handlers, hardened
@@ -28,8 +28,6 @@ from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS54_PARAMETERS, NVO
 from nvproxy_model.versions import DriverVersion
 
 __all__ = ["PROFILES", "Policy"]
-
-PROFILES = ("gvisor", "hardened")
 
 _UNKNOWN_STATUS = {"frontend": None, "uvm": None, "control": NV_ERR_NOT_SUPPORTED, "alloc": NV_ERR_INVALID_CLASS}
 _INNER = {

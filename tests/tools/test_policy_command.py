@@ -334,7 +334,9 @@ def vectors() -> Any:
 def test_conform(run: Any) -> None:
     done = run("conform", str(VECTORS), "--json")
     assert done.status == 0
-    assert done.json == {"schema": "nvproxy-policy/conform/1", "passed": 118, "failed": 0, "failures": []}
+    document = done.json
+    del document["produced_by"]
+    assert document == {"schema": "nvproxy-policy/conform/1", "passed": 118, "failed": 0, "failures": []}
 
 
 def _save(tmp_path: Path, content: Any) -> str:
@@ -416,7 +418,6 @@ def _one_line(done: Run, *needles: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "needles"),
     [
-        ([], ["COMMAND"]),
         (["explian"], ["explain"]),
         (["explain"], ["NUMBER|NAME"]),
         (["explain", ""], ["neither"]),
@@ -453,9 +454,8 @@ def test_help_has_examples(run: Any, argv: list[str]) -> None:
     assert "exit status:" in done.out
 
 
-def test_a_closed_pipe_is_one_line() -> None:
+def test_a_closed_pipe_is_silent() -> None:
     command = f"{sys.executable} -m nvproxy_model.tools.policy table latest | head -n 1"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.startswith("frontend ")
-    assert done.stderr.count("\n") <= 1
-    assert "Traceback" not in done.stderr
+    assert done.stderr == ""

@@ -39,7 +39,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
     return runner
 
 
-@pytest.mark.parametrize("command", cli.SUBCOMMANDS)
+@pytest.mark.parametrize("command", [command.name for command in cli.PROGRAM.commands])
 def test_each_command_has_help_with_examples(command: str, run: Run) -> None:
     status, out, _ = run(command, "--help")
     assert status == 0
@@ -239,7 +239,7 @@ def test_an_incomplete_trace_is_used_and_the_status_says_so(command: str, run: R
         (["decode", "/nonexistent"], "/nonexistent: No such file or directory"),
         (["decode", "/"], "Is a directory"),
         (["decode", SMI, "--driver", "banana"], "'banana' is no driver version"),
-        (["decode", SMI, "--status", "x"], "is no number"),
+        (["decode", SMI, "--status", "x"], "is not a number"),
         (["check", SMI, "--caps", "compute,banana"], "'banana' is no driver capability"),
         (["check", SMI, "--caps", "display"], "does not support display"),
         (["decode", "-"], "say --driver V"),
@@ -249,7 +249,6 @@ def test_an_incomplete_trace_is_used_and_the_status_says_so(command: str, run: R
         (["scrub", "-", "-o", "/tmp/x"], "--driver"),
         (["compare", SMI], "required"),
         (["banana"], "invalid choice"),
-        ([], "required"),
     ],
 )
 def test_mistakes_are_one_line(argv: list[str], said: str, run: Run) -> None:
@@ -269,7 +268,7 @@ def test_a_closed_pipe() -> None:
     assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert b"Traceback" not in process.stderr.read()
+    assert process.stderr.read() == b""
     assert process.wait() == 2
     process.stderr.close()
 
@@ -347,7 +346,7 @@ def test_a_spool_that_is_left_is_imported(run: Run, tmp_path: Path, recorder: Pa
 
 
 def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nvproxy_model.tools.trace.shared import bold
+    from nvproxy_model.tools.output import bold
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -356,7 +355,7 @@ def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert bold("x") == "\x1b[1mx\x1b[0m"
+    assert bold("x") == "\x1b[1mx\x1b[22m"
     monkeypatch.setenv("NO_COLOR", "1")
     assert bold("x") == "x"
     monkeypatch.setattr(sys, "stdout", io.StringIO())

@@ -3,32 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, add_format, add_source, add_subparser, emit, fail, opened
-
-EXAMPLES = """\
-  nvproxy-differ audit
-  nvproxy-differ audit --driver 580.126.20 --json
-  nvproxy-differ audit --driver 595.45.04 --all"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "audit",
-        "list the fields that carry an fd, a pointer, a pid or a host address",
-        "Lists such fields of every struct in the tables, how each is known (role, type, curated list with the driver "
-        "function that consumes it, the driver's own embedded-copy list, name) and what the model does with it. Fails when "
-        "an admitted struct has one that nobody classified, or an fd or pointer that passes untranslated.",
-        EXAMPLES,
-    )
-    parser.add_argument("--driver", metavar="VERSION", help="one release (default: every release of the table)")
-    add_source(parser)
-    parser.add_argument("--all", action="store_true", help="every struct of the headers, not only those in the tables")
-    add_format(parser, "nvproxy-differ/audit/1")
-    parser.set_defaults(func=run)
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, emit, opened
 
 
 def run(args: argparse.Namespace) -> int:

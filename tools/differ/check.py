@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nvproxy_model.tools.differ.shared import add_format, add_source, add_subparser, emit, fail, opened
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.differ.shared import emit, opened
 
 if TYPE_CHECKING:
     from nvproxy_model.tools.differ.shared import Releases
-
-EXAMPLES = """\
-  nvproxy-differ check
-  nvproxy-differ check 570.211.01 --source ~/open-gpu-kernel-modules
-  nvproxy-differ check --source nvidia-open-gpu-kernel-modules_555.58.02.orig.tar.xz --format markdown"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "check",
-        "compare this model's structs and numbers with releases of the driver",
-        "Compares every struct and number of the model with each release of driver_versions.yaml, or with those named. One "
-        "that is not in the table is compared with the model of its nearest listed ancestor by git ancestry. One without a "
-        "public source is reported as not checkable.",
-        EXAMPLES,
-    )
-    parser.add_argument(
-        "versions", nargs="*", metavar="VERSION", help="releases (default: all of driver_versions.yaml)"
-    )
-    add_source(parser)
-    add_format(parser, "nvproxy-differ/check/1", ("text", "json", "markdown", "sarif"))
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,31 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, add_format, add_source, add_subparser, emit, opened
-
-EXAMPLES = """\
-  nvproxy-differ compat 570.195.03 570.211.01
-  nvproxy-differ compat 535.161.07 535.161.08 --all"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "compat",
-        "yes or no: is the ABI of two releases the same for the model?",
-        "Answers whether a sandbox that knows release A may run release B as A: over the names that the model uses, only "
-        "other spellings of types and new names differ.",
-        EXAMPLES,
-    )
-    parser.add_argument("a", metavar="A")
-    parser.add_argument("b", metavar="B")
-    add_source(parser)
-    parser.add_argument("--all", action="store_true", help="over every struct and constant of the headers")
-    add_format(parser, "nvproxy-differ/compat/1")
-    parser.set_defaults(func=run)
+from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, emit, opened
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,35 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, add_format, add_source, add_subparser, emit, fail, opened
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, emit, opened
 
 if TYPE_CHECKING:
     from nvproxy_model.tools.differ.shared import Releases
-
-EXAMPLES = """\
-  nvproxy-differ diff 570.195.03 570.211.01
-  nvproxy-differ diff 580.105.08 590.44.01 --all --json
-  nvproxy-differ diff 580.126.18 580.126.20 --source ~/open-gpu-kernel-modules"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "diff",
-        "compare two releases of the driver",
-        "Compares two releases over the structs and numbers that the model names, or over all of them. A finding has a kind "
-        "and a class (docs/differ.md lists them). Another spelling of the same type is told but is no difference.",
-        EXAMPLES,
-    )
-    parser.add_argument("base", metavar="BASE")
-    parser.add_argument("next", metavar="NEXT")
-    add_source(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="every struct and constant of the headers, not only the model's"
-    )
-    add_format(parser, "nvproxy-differ/diff/2", ("text", "json", "markdown", "sarif"))
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,60 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nvproxy_model.tools.differ.shared import (
-    DIFFERENT,
-    SAME,
-    UNKNOWN,
-    add_format,
-    add_source,
-    add_subparser,
-    emit,
-    fail,
-    opened,
-    read_releases,
-)
+from nvproxy_model.tools.command import UNKNOWN, fail
+from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, emit, opened, read_releases
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.gvisor.checkout import Nvproxy
     from nvproxy_model.drivers.gvisor.parity import Finding, Parity
 
 SCHEMA = "nvproxy-differ/gvisor/1"
-
-EXAMPLES = """\
-  nvproxy-differ gvisor ~/src/gvisor
-  nvproxy-differ gvisor ~/src/gvisor --rev release-20240826.0 --json
-  nvproxy-differ gvisor ~/src/gvisor --source ~/src/open-gpu-kernel-modules
-  nvproxy-differ gvisor ~/src/gvisor --against model
-  nvproxy-differ gvisor ~/src/gvisor --format sarif > nvproxy.sarif"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "gvisor",
-        "compare a gVisor checkout's structs and tables with the drivers, or with the model",
-        "Reads pkg/abi/nvgpu and pkg/sentry/devices/nvproxy/version.go (no Go toolchain) and checks every row of every driver "
-        "version: numbers, names, sizes, offsets, types, union members, pointers and fds in structs that are forwarded as "
-        "bytes, capabilities that change from one version to the next. What cannot be read is listed, and the exit status "
-        "is then 2.",
-        EXAMPLES,
-    )
-    parser.add_argument("path", metavar="PATH", help="a gVisor checkout, or a git repository of it (bare or not)")
-    parser.add_argument(
-        "--rev", metavar="REV", help="a commit, branch or tag of the repository; default: the files, else HEAD"
-    )
-    parser.add_argument("--against", choices=("drivers", "model"), default="drivers", help="(default: drivers)")
-    parser.add_argument("--notes", action="store_true", help="list notes too: what is worth knowing and no difference")
-    add_source(parser)
-    add_format(parser, SCHEMA, ("text", "json", "markdown", "sarif"))
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         parity = compare_with_model(nvproxy)
     else:
         parity = _against_drivers(nvproxy, args)
-    emit(args, as_json(parity, args.against), map(printable, lines(parity, args.against, args.notes)))
+    emit(args, as_json(parity, args.against), lines(parity, args.against, args.notes))
     return {"same": SAME, "different": DIFFERENT, "unknown": UNKNOWN}[parity.verdict]
 
 
@@ -147,11 +106,6 @@ def lines(parity: Parity, against: str, notes: bool) -> Iterator[str]:
         f"verdict: {parity.verdict}: {len(parity.findings)} findings, {len(parity.notes)} notes{hidden}, "
         f"{len(parity.unread)} not read"
     )
-
-
-def printable(line: str) -> str:
-    """The line with control characters escaped: the text comes from a source tree that nobody vouches for."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", lambda c: ascii(c[0])[1:-1], line)
 
 
 def _line(finding: Finding, other: str) -> str:

@@ -6,39 +6,12 @@ import argparse
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from nvproxy_model.tools.differ.shared import SAME, UNKNOWN, add_format, add_source, add_subparser, emit, fail, opened
+from nvproxy_model.tools.command import UNKNOWN, fail
+from nvproxy_model.tools.differ.shared import SAME, emit, opened
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.compare.history import History, Query
     from nvproxy_model.tools.differ.shared import Releases
-
-EXAMPLES = """\
-  nvproxy-differ history NV_CHANNEL_ALLOC_PARAMS
-  nvproxy-differ history NV00FD_ALLOCATION_PARAMETERS.pageSize --since 570.86.15
-  nvproxy-differ history 0x20801358 --branch 575.51.02
-  nvproxy-differ history NVOS64_PARAMETERS --source ~/open-gpu-kernel-modules --json"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "history",
-        "follow a struct, field, constant or number over the releases",
-        "Shows the first release of each change against the release that it descends from, and the states side by side. A "
-        "number below 0x1000 is looked up among the names that the model uses, a larger one among all.",
-        EXAMPLES,
-    )
-    parser.add_argument(
-        "names", nargs="+", metavar="NAME", help="STRUCT, STRUCT.field.path, CONSTANT, or a number (0x...)"
-    )
-    add_source(parser)
-    parser.add_argument("--since", metavar="VERSION", help="that release and its descendants only")
-    parser.add_argument(
-        "--branch", metavar="BRANCH", help="a release with its ancestors, or all releases named BRANCH.*"
-    )
-    add_format(parser, "nvproxy-differ/history/1")
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,34 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from nvproxy_model.tools.differ.shared import SAME, add_format, add_source, add_subparser, emit, fail, opened
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.differ.shared import SAME, emit, opened
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.compare.findings import Entry
     from nvproxy_model.layout import Layout
-
-EXAMPLES = """\
-  nvproxy-differ layout NV_EVENT_BUFFER_ALLOC_PARAMETERS
-  nvproxy-differ layout NVOS64_PARAMETERS --driver 535.104.05 --c > nvos64.h
-  nvproxy-differ layout NvKmsAllocDeviceParams --driver 575.51.02 --json"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "layout",
-        "show a struct's offsets, sizes, holes and roles, or declare it in C",
-        "Shows one struct of one release. Roles are this model's, where it defines the struct, and the curated list's. The C "
-        "declaration is written from sizes and offsets; it stands alone and asserts them.",
-        EXAMPLES,
-    )
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--driver", metavar="VERSION", help="a release (default: the newest of the source)")
-    add_source(parser)
-    add_format(parser, "nvproxy-differ/layout/1", ("text", "json", "c"))
-    parser.add_argument("--c", dest="format", action="store_const", const="c", help="the same as --format c")
-    parser.set_defaults(func=run, format="text")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,18 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvproxy_model.errors import NvproxyError
-from nvproxy_model.tools.differ.shared import (
-    DIFFERENT,
-    SAME,
-    add_format,
-    add_source,
-    add_subparser,
-    emit,
-    fail,
-    opened,
-    parent_of,
-    read_releases,
-)
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, emit, opened, parent_of, read_releases
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.compare.pins import Pin, PinReport
@@ -29,49 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "nvproxy-differ/pin/1"
 
-EXAMPLES = """\
-  nvproxy-differ pin --init NV_MEMORY_ALLOCATION_PARAMS NvKmsAllocDeviceParams > nvidia.yaml
-  nvproxy-differ pin --init NVOS64_PARAMETERS --driver 570.86.15 > nvidia.yaml
-  nvproxy-differ pin nvidia.yaml
-  nvproxy-differ pin nvidia.yaml --since 535.54.03 --branch 570 --branch 580 --json"""
-
 MAX_FILE = 1 << 20
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "pin",
-        "check the sizes, offsets and constants that another project relies on",
-        "Checks a file of struct sizes, field offsets and constants (YAML; NVKMS structs too) against every release, and says "
-        "which releases break it, and which first on each branch. --init writes such a file.",
-        EXAMPLES,
-    )
-    parser.add_argument(
-        "names", nargs="+", metavar="FILE", help="the pins, or - for standard input; with --init: names"
-    )
-    parser.add_argument(
-        "--init", action="store_true", help="write a file for these structs and constants to standard output"
-    )
-    parser.add_argument(
-        "--driver", metavar="V", help="with --init: the release to take the values from (default: the newest)"
-    )
-    parser.add_argument("--since", metavar="V", help="only this release and its descendants")
-    parser.add_argument(
-        "--branch", metavar="N", action="append", default=[], help="only releases of this branch, such as 570"
-    )
-    add_source(parser)
-    add_format(parser, SCHEMA)
-    parser.set_defaults(func=run)
-
-
-def add_range(parser: argparse.ArgumentParser) -> None:
-    """``--since`` and ``--branch``, which `chosen` reads."""
-    parser.add_argument("--since", metavar="V", help="only this release and its descendants")
-    parser.add_argument(
-        "--branch", metavar="N", action="append", default=[], help="only releases of this branch, as 570"
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,29 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, add_format, add_source, add_subparser, emit, fail, opened
-
-EXAMPLES = """\
-  nvproxy-differ place 570.211.01
-  nvproxy-differ place 595.45.04 --source ~/open-gpu-kernel-modules"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "place",
-        "find a new release's parent, and the rows and fields that need a since=",
-        "Finds the nearest ancestor in driver_versions.yaml by git ancestry, compares the model there with the release, and "
-        "prints the release's line, and the members and rows that differ, ready to paste.",
-        EXAMPLES,
-    )
-    parser.add_argument("version", metavar="VERSION")
-    add_source(parser)
-    add_format(parser, "nvproxy-differ/place/1")
-    parser.set_defaults(func=run)
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, emit, opened
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,28 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
 
-from nvproxy_model.tools.differ.shared import SAME, add_source, add_subparser, fail, opened
-
-EXAMPLES = """\
-  nvproxy-differ record --source ~/open-gpu-kernel-modules
-  nvproxy-differ record --source ~/open-gpu-kernel-modules --output facts.json.xz"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "record",
-        "rewrite the recorded facts from a repository's tags",
-        "Reads every release of a repository and writes what its ABI headers say. The same repository gives the same bytes.",
-        EXAMPLES,
-    )
-    add_source(parser, required=True)
-    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="where to (default: the shipped file)")
-    parser.set_defaults(func=run)
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.differ.shared import SAME, opened
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,46 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvproxy_model.errors import NvproxyError
-from nvproxy_model.tools.differ.pin import add_range, ancestry, chosen
-from nvproxy_model.tools.differ.shared import (
-    DIFFERENT,
-    SAME,
-    add_source,
-    add_subparser,
-    fail,
-    opened,
-    read_releases,
-)
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.differ.pin import ancestry, chosen
+from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, opened, read_releases
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.parsing.headers import Wanted
     from nvproxy_model.drivers.render.heatmap import HeatMap
-
-EXAMPLES = """\
-  nvproxy-differ report -o abi.html
-  nvproxy-differ report -o uvm.html 'UVM_*' NVOS64_PARAMETERS --since 535.54.03
-  nvproxy-differ report -o abi.html --source ~/open-gpu-kernel-modules
-  nvproxy-differ report -o heat-map.svg"""
-
-
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "report",
-        "write a page with the history of many structs as a heat map",
-        "Writes one self-contained HTML page (under 5 MB, no network): a heat map of structs over releases, every layout beside "
-        "the one that it came from, the first breaking release of each struct, and all findings. A file name that ends in "
-        ".svg gives the heat map alone, as a picture.",
-        EXAMPLES,
-    )
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="structs, or patterns such as 'UVM_*' (default: the model's)"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write, .html or .svg")
-    add_range(parser)
-    add_source(parser)
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,29 +1,123 @@
-"""nvproxy-policy: which calls gVisor's nvproxy admits for a driver release, why, and what it translates."""
+"""nvproxy-policy, declared: a subcommand's ``run`` is in the module of its name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from nvproxy_model.tools.command import run
+from nvproxy_model.naming import TABLES
+from nvproxy_model.tools.arguments import ALLOW_UNSUPPORTED, CAPS, PROFILE, driver, formats
+from nvproxy_model.tools.command import Command, Example, Program, argument
 
-__all__ = ["main"]
+__all__ = ["PROGRAM", "main"]
 
-SUBCOMMANDS = ("explain", "table", "conform", "seccomp", "caps")
-"""Each is a module of `nvproxy_model.tools.policy` with ``add_parser(subparsers)`` that sets ``func``."""
+_DRIVER = driver("latest", "a release (default: the latest supported one)")
+_VERSION = argument("version", metavar="VERSION", help="a release, or latest; also one that nvproxy does not support")
+_UNKNOWN = "could not tell: an unknown release or capability"
 
-EPILOG = """\
-examples:
-  nvproxy-policy explain 0xc020462a                      a request as strace prints it
-  nvproxy-policy explain NV_EVENT_BUFFER --caps compute,utility,profiling
-  nvproxy-policy explain '_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x4e, 0x38)' --driver 570.195.03
-  nvproxy-policy table 580.126.20 --diff 590.48.01
-  nvproxy-policy seccomp 580.126.20 --caps all --json
-  nvproxy-policy conform vectors.json
-
-exit status: 0 admitted, the same, passed; 1 refused, different, failed; 2 could not tell. docs/policy.md has more.
-"""
+PROGRAM = Program(
+    "nvproxy-policy",
+    "Which calls gVisor's nvproxy admits for a driver release, why, and what it translates.",
+    "policy",
+    (
+        Command(
+            "explain",
+            "what becomes of one call, and why",
+            "Takes a number (0x20801231, 545264177), a request as strace prints it (0xc020462a, _IOC(...), _IOWR(...)) or one of "
+            "NVIDIA's symbols: an escape, a UVM command, a control command, a class, or the struct of one. A number that several "
+            "tables have is explained for each, unless --kind picks one.",
+            (
+                Example("nvproxy-policy explain 0x20801231 --caps compute,utility,profiling"),
+                Example("nvproxy-policy explain '_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2b, 0x30)'"),
+                Example("nvproxy-policy explain NV2080_CTRL_CMD_GPU_GET_RECOVERY_ACTION --driver 550.90.12"),
+                Example("nvproxy-policy explain 0x41 --kind alloc --json"),
+            ),
+            {0: "admitted, as far as the number decides", 1: "refused", 2: "could not tell what is meant"},
+            (
+                argument("what", metavar="NUMBER|NAME", help="a number, a request or a symbol"),
+                argument("--kind", choices=TABLES, help="the table, where several have the number"),
+                _DRIVER,
+                CAPS,
+                PROFILE,
+                ALLOW_UNSUPPORTED,
+                formats(),
+            ),
+            ("nvproxy-policy/explain/1",),
+        ),
+        Command(
+            "table",
+            "every row of a release's four tables",
+            "Lists the numbers that nvproxy knows at a release, with the capabilities that admit them, their structs and how they "
+            "are handled. With --diff: what changed from the first release to the second.",
+            (
+                Example("nvproxy-policy table 580.126.20 --caps video"),
+                Example("nvproxy-policy table 570.195.03 --diff 580.126.20"),
+            ),
+            {0: "listed, or the same", 1: "different", 2: _UNKNOWN},
+            (
+                _VERSION,
+                argument("--caps", metavar="C", help="only what these admit (default: every row)"),
+                argument("--diff", metavar="OTHER", help="a second release"),
+                formats(),
+            ),
+            ("nvproxy-policy/table/1", "nvproxy-policy/table-diff/1"),
+        ),
+        Command(
+            "conform",
+            "replay recorded calls against the model",
+            "Replays a file of recorded calls in order against sessions whose host answers as the recorded one did, and compares "
+            "results, guest memory, what the host saw, and the objects. Nothing of the host's may remain in guest memory.",
+            (
+                Example("nvproxy-policy conform tests/data/nvproxy_vectors.json.xz"),
+                Example("nvproxy-policy conform vectors.json --json"),
+            ),
+            {0: "all passed", 1: "some failed", 2: "could not tell: not a file of recorded calls"},
+            (argument("file", metavar="FILE", type=Path, help="JSON, or JSON in .xz"), formats()),
+            ("nvproxy-policy/conform/1",),
+        ),
+        Command(
+            "seccomp",
+            "the host-side allow list of ioctl requests",
+            "Lists every request that a session can make to the host's driver under these capabilities. One list serves every "
+            "release, as nvproxy's filter does: where a struct changed size any size is allowed, and the release's own size is "
+            "given beside it.",
+            (
+                Example("nvproxy-policy seccomp 580.126.20"),
+                Example("nvproxy-policy seccomp latest --caps all,profiling,rdma --json"),
+            ),
+            {0: "listed", 2: _UNKNOWN},
+            (_VERSION, CAPS, PROFILE, formats()),
+            ("nvproxy-policy/seccomp/1",),
+        ),
+        Command(
+            "caps",
+            "what a list of driver capabilities means",
+            "Reads a list as runsc does: its names, the flags for nvidia-container-cli, and what nvproxy supports.",
+            (Example("nvproxy-policy caps compute,utility,profiling"), Example("nvproxy-policy caps all")),
+            {0: "all of it can be granted", 1: "nvproxy does not support some of it", 2: "not a list of capabilities"},
+            (
+                argument(
+                    "list",
+                    metavar="LIST",
+                    help="comma-separated names; 'all' is what a container may have; may be empty",
+                ),
+                formats(),
+            ),
+            ("nvproxy-policy/caps/1",),
+        ),
+    ),
+    (
+        Example("nvproxy-policy explain 0xc020462a", "a request as strace prints it"),
+        Example("nvproxy-policy explain NV_EVENT_BUFFER --caps compute,utility,profiling"),
+        Example("nvproxy-policy explain '_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x4e, 0x38)' --driver 570.195.03"),
+        Example("nvproxy-policy table 580.126.20 --diff 590.48.01"),
+        Example("nvproxy-policy seccomp 580.126.20 --caps all --json"),
+        Example("nvproxy-policy conform vectors.json"),
+    ),
+    {0: "admitted, the same, passed", 1: "refused, different, failed", 2: "could not tell"},
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    return run("nvproxy-policy", __doc__, EPILOG, {name: f"policy.{name}" for name in SUBCOMMANDS}, argv)
+    return PROGRAM.main(argv)

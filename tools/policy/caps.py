@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from nvproxy_model import caps as capabilities
 from nvproxy_model.caps import Caps
-from nvproxy_model.tools.policy.shared import ADMITTED, REFUSED, add_subparser, fail, print_json, say
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.output import print_json, say
+from nvproxy_model.tools.policy.shared import ADMITTED, REFUSED
 
-__all__ = ["add_parser"]
+__all__ = ["run"]
 
 SCHEMA = "nvproxy-policy/caps/1"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "caps",
-        "what a list of driver capabilities means",
-        "Reads a list as runsc does: its names, the flags for nvidia-container-cli, and what nvproxy supports.",
-        "  nvproxy-policy caps compute,utility,profiling\n  nvproxy-policy caps all",
-        "0 all of it can be granted, 1 nvproxy does not support some of it, 2 not a list of capabilities",
-    )
-    parser.add_argument(
-        "list", metavar="LIST", help="comma-separated names; 'all' is what a container may have; may be empty"
-    )
-    parser.add_argument("--json", action="store_true", help=SCHEMA)
-    parser.set_defaults(func=_run)
-
-
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Print what the list means; returns the exit status."""
     try:
         named, everything = capabilities.from_string(args.list)
     except ValueError as error:
@@ -46,7 +31,7 @@ def _run(args: argparse.Namespace) -> int:
         "unsupported": list(unsupported.names),
         "container_flags": list(capabilities.container_flags(granted)),
     }
-    if args.json:
+    if args.format == "json":
         print_json(report)
     else:
         say(_lines(granted, unsupported))

@@ -16,53 +16,24 @@ from nvproxy_model.layout import Layout
 from nvproxy_model.policy.decision import Decision, Verdict, Why
 from nvproxy_model.policy.hardened import CAPS
 from nvproxy_model.policy.policy import Policy
-from nvproxy_model.rules import TABLES, Rule
+from nvproxy_model.rules import Rule
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS
+from nvproxy_model.tools.output import print_json, say
 from nvproxy_model.tools.policy import upstream as policy_upstream
 from nvproxy_model.tools.policy.names import ROWS, Call, calls, driver_names, near, releases
-from nvproxy_model.tools.policy.shared import (
-    ADMITTED,
-    REFUSED,
-    add_policy,
-    add_subparser,
-    handled,
-    policy_of,
-    print_json,
-    say,
-)
+from nvproxy_model.tools.policy.shared import ADMITTED, REFUSED, handled, policy_of
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["add_parser"]
+__all__ = ["run"]
 
 SCHEMA = "nvproxy-policy/explain/1"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "explain",
-        "what becomes of one call, and why",
-        "Takes a number (0x20801231, 545264177), a request as strace prints it (0xc020462a, _IOC(...), _IOWR(...)) or a symbol of "
-        "NVIDIA's: an escape, UVM command, control command, class, or a struct of one. A number that several tables have is "
-        "explained for each, unless --kind says which.",
-        "  nvproxy-policy explain 0x20801231 --caps compute,utility,profiling\n"
-        "  nvproxy-policy explain '_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2b, 0x30)'\n"
-        "  nvproxy-policy explain NV2080_CTRL_CMD_GPU_GET_RECOVERY_ACTION --driver 550.90.12\n"
-        "  nvproxy-policy explain 0x41 --kind alloc --json",
-        "0 admitted (as far as the number decides), 1 refused, 2 not known what is meant",
-    )
-    parser.add_argument("what", metavar="NUMBER|NAME")
-    parser.add_argument("--kind", choices=TABLES, help="the table, where a number stands in several")
-    add_policy(parser)
-    parser.add_argument("--json", action="store_true", help=SCHEMA)
-    parser.set_defaults(func=_run)
-
-
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Explain and print; returns the exit status."""
     policy = policy_of(args)
     answers = [_answer(policy, call) for call in calls(args.what, args.kind, policy.version)]
-    if args.json:
+    if args.format == "json":
         print_json(
             {
                 "schema": SCHEMA,

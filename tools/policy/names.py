@@ -14,7 +14,8 @@ from nvproxy_model.ioctl import NV_IOCTL_MAGIC, parse_request
 from nvproxy_model.ioctl import number as ioctl_nr
 from nvproxy_model.ioctl import size as ioctl_size
 from nvproxy_model.rules import TABLES, Rule, Table
-from nvproxy_model.tools.policy.shared import fail, structs
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.policy.shared import structs
 from nvproxy_model.versions import DriverVersion
 
 __all__ = ["ROWS", "Call", "calls", "driver_names", "near", "recorded", "releases"]

@@ -7,34 +7,19 @@ from typing import Any
 
 from nvproxy_model.policy import seccomp
 from nvproxy_model.policy.seccomp import Request
-from nvproxy_model.tools.policy.shared import ADMITTED, add_policy, add_subparser, caps_of, node_of, print_json, say
+from nvproxy_model.tools.output import print_json, say
+from nvproxy_model.tools.policy.shared import ADMITTED, caps_of, node_of
 
-__all__ = ["add_parser"]
+__all__ = ["run"]
 
 SCHEMA = "nvproxy-policy/seccomp/1"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "seccomp",
-        "the host-side allow list of ioctl requests",
-        "Every request that a session can make of the host's driver under these capabilities. One list serves every release, as "
-        "nvproxy's filter does: where a struct changed size any size is allowed, and the release's own size is given beside it.",
-        "  nvproxy-policy seccomp 580.126.20\n  nvproxy-policy seccomp latest --caps all,profiling,rdma --json",
-        "0 done, 2 an unknown release or capability",
-    )
-    parser.add_argument("version", metavar="VERSION", help="a release, or 'latest'")
-    add_policy(parser, driver=False)
-    parser.add_argument("--json", action="store_true", help=SCHEMA)
-    parser.set_defaults(func=_run)
-
-
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """List the requests; returns the exit status."""
     node, caps = node_of(args.version, allow_unsupported=True), caps_of(args.caps)
     rows = seccomp.allow_list(node, caps)
-    if args.json:
+    if args.format == "json":
         print_json(
             {
                 "schema": SCHEMA,

@@ -1,74 +1,24 @@
-"""What nvproxy-policy's subcommands share: arguments, output, and how a mistake is told."""
+"""What nvproxy-policy's subcommands share: the policy that is asked for, and a row in a few words."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import re
-import sys
 from collections.abc import Iterable
-from typing import Any
 
 from nvproxy_model import caps as capabilities
 from nvproxy_model import versions
 from nvproxy_model.caps import Caps
 from nvproxy_model.errors import NvproxyError, UnsupportedDriverVersion
 from nvproxy_model.fields import CStruct
-from nvproxy_model.policy.policy import PROFILES, Policy
+from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import Rule
-from nvproxy_model.tools.command import UNKNOWN, Parser, fail
+from nvproxy_model.tools.command import fail
 from nvproxy_model.versions import DriverVersion
 
-__all__ = [
-    "ADMITTED",
-    "REFUSED",
-    "UNKNOWN",
-    "Parser",
-    "add_policy",
-    "add_subparser",
-    "caps_of",
-    "fail",
-    "handled",
-    "node_of",
-    "policy_of",
-    "print_json",
-    "say",
-    "structs",
-]
+__all__ = ["ADMITTED", "REFUSED", "caps_of", "handled", "node_of", "policy_of", "structs"]
 
 ADMITTED, REFUSED = 0, 1
 """Exit statuses, beside UNKNOWN."""
-
-
-
-def add_subparser(
-    subparsers: Any, name: str, summary: str, description: str, examples: str, exits: str
-) -> argparse.ArgumentParser:
-    """A subcommand's parser, with examples and what its exit status says under its help."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        name, help=summary, description=description, epilog=f"examples:\n{examples}\n\nexit status: {exits}"
-    )
-    return parser
-
-
-def add_policy(parser: argparse.ArgumentParser, *, driver: bool = True) -> None:
-    """``--driver`` (unless the version is an argument), ``--caps`` and ``--profile``."""
-    if driver:
-        parser.add_argument("--driver", metavar="V", default="latest", help="a release (default: the latest supported)")
-    parser.add_argument(
-        "--caps",
-        metavar="C",
-        default=str(capabilities.DEFAULT),
-        help="as in NVIDIA_DRIVER_CAPABILITIES, and sandbox-only ones (default: %(default)s)",
-    )
-    parser.add_argument("--profile", choices=PROFILES, default=PROFILES[0], help="(default: %(default)s)")
-    if driver:
-        parser.add_argument(
-            "--allow-unsupported",
-            action="store_true",
-            help="answer for a release that is known but that nvproxy does not support",
-        )
 
 
 def caps_of(text: str) -> Caps:
@@ -122,21 +72,3 @@ def handled(rule: Rule, version: DriverVersion) -> str:
     if rule.handler is not None:
         parts.append(rule.handler)
     return "+".join(parts) or "simple"
-
-
-def print_json(document: Any) -> None:
-    """One JSON document on standard output."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
-
-
-_STYLES = {"admitted": "32", "refused": "31"}
-
-
-def say(lines: Iterable[str]) -> None:
-    """Print lines; on a terminal a line's verdict is coloured."""
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    for line in lines:
-        if colour:
-            for word, style in _STYLES.items():
-                line = re.sub(rf"\b{word}\b", f"\x1b[{style}m{word}\x1b[0m", line)
-        print(line)

@@ -10,57 +10,29 @@ from nvproxy_model.caps import SUPPORTED, Caps
 from nvproxy_model.fields import CStruct
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import TABLES, Rule, Table
-from nvproxy_model.tools.policy.shared import (
-    ADMITTED,
-    REFUSED,
-    add_subparser,
-    caps_of,
-    fail,
-    handled,
-    node_of,
-    print_json,
-    say,
-    structs,
-)
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.output import print_json, say
+from nvproxy_model.tools.policy.shared import ADMITTED, REFUSED, caps_of, handled, node_of, structs
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["add_parser"]
+__all__ = ["run"]
 
 SCHEMA = "nvproxy-policy/table/1"
 DIFF_SCHEMA = "nvproxy-policy/table-diff/1"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Declare the subcommand."""
-    parser = add_subparser(
-        subparsers,
-        "table",
-        "every row of a release's four tables",
-        "Lists the numbers that nvproxy knows at a release, with the capabilities that admit them, their structs and how they are "
-        "handled; with --diff, what changed from the first release to the second.",
-        "  nvproxy-policy table 580.126.20 --caps video\n  nvproxy-policy table 570.195.03 --diff 580.126.20",
-        "0 listed, or the same; 1 different; 2 an unknown release or capability",
-    )
-    parser.add_argument(
-        "version", metavar="VERSION", help="a release, or 'latest'; also one that nvproxy does not support"
-    )
-    parser.add_argument("--caps", metavar="C", help="only what these admit (default: every row)")
-    parser.add_argument("--diff", metavar="OTHER", help="a second release")
-    parser.add_argument("--json", action="store_true", help=f"{SCHEMA}, with --diff {DIFF_SCHEMA}")
-    parser.set_defaults(func=_run)
-
-
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """List or compare; returns the exit status."""
     node = node_of(args.version, allow_unsupported=True)
     caps = None if args.caps is None else caps_of(args.caps)
     if args.diff is not None:
         other = node_of(args.diff, allow_unsupported=True)
         if other is node:
             fail(f"--diff: {other} is VERSION itself")
-        return _diff(node, other, caps, json=args.json)
+        return _diff(node, other, caps, json=args.format == "json")
     rows = {table: list(_rows(node, table, caps)) for table in TABLES}
     refused = [] if caps is not None else list(_refused(node))
-    if args.json:
+    if args.format == "json":
         document: dict[str, Any] = {"schema": SCHEMA, "version": node.name, "supported": node.supported}
         document["caps"] = None if caps is None else list(caps.names)
         for table in TABLES:

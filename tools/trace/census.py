@@ -6,29 +6,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nvproxy_model.tools.trace.shared import ADMITTED, UNKNOWN, bold, dump, fail, problems, watched
+from nvproxy_model.tools.command import UNKNOWN, fail
+from nvproxy_model.tools.output import bold, print_json, progress
+from nvproxy_model.tools.trace.shared import ADMITTED, problems
 from nvproxy_model.trace.format import printable
 from nvproxy_model.trace.reader import Reader, TraceError
 from nvproxy_model.trace.study.census import WINDOWS, Census
 
 SCHEMA = "nvproxy-trace/census/1"
 _ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst")
-
-
-def add_parser(subparsers: Any) -> None:
-    """The arguments."""
-    parser = subparsers.add_parser(
-        "census",
-        help="numbers per process over many traces, the bypass windows included",
-        description="Count numbers per process over all traces of a folder. nvproxy passes two windows of "
-        "control commands on unexamined: "
-        "those with bit 15 (legacy GSS) and those of class 0x2081 (binapi). A command in both goes through the first.",
-        epilog="examples:\n  nvproxy-trace census traces/ --windows\n  nvproxy-trace census traces/ --json\n",
-    )
-    parser.add_argument("dir", metavar="DIR", help="a folder of traces (*.jsonl, .gz, .zst), or one trace")
-    parser.add_argument("--windows", action="store_true", help="only the bypass windows")
-    parser.add_argument("--json", action="store_true", help=f"one document with schema {SCHEMA}")
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,15 +33,15 @@ def run(args: argparse.Namespace) -> int:
     for path in files:
         reader = Reader(path)
         try:
-            census.feed(path.name, watched(reader))
+            census.feed(path.name, progress(reader))
             read += 1
         except TraceError as error:
             reader.problems.add(0, str(error).rpartition(": ")[2])
         problems(str(path), reader.problems)
         complete &= reader.complete
     rows = [row for row in census.rows() if not args.windows or row["window"]]
-    if args.json:
-        dump(
+    if args.format == "json":
+        print_json(
             {
                 "schema": SCHEMA,
                 "traces": read,

@@ -7,57 +7,16 @@ import textwrap
 from typing import Any
 
 from nvproxy_model import versions
-from nvproxy_model.policy.policy import PROFILES, Policy
-from nvproxy_model.tools.trace.shared import (
-    ADMITTED,
-    DIFFERENT,
-    UNKNOWN,
-    bold,
-    choose_driver,
-    dump,
-    fail,
-    problems,
-    watched,
-)
+from nvproxy_model.policy.policy import Policy
+from nvproxy_model.tools.command import UNKNOWN, fail
+from nvproxy_model.tools.output import bold, print_json, progress
+from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, choose_driver, problems
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.format import printable
 from nvproxy_model.trace.judge.check import GROUPS, MISSING, Check, Row, every_release, minimal_caps
 from nvproxy_model.trace.reader import Reader
 
 SCHEMA = "nvproxy-trace/check/1"
-
-
-def add_parser(subparsers: Any) -> None:
-    """The arguments."""
-    parser = subparsers.add_parser(
-        "check",
-        help="does a policy admit this trace, and what would it take",
-        description="Judge every distinct call of a trace by nvproxy's rules for one driver release and capability set.",
-        epilog="""\
-groups: """
-        + "\n        ".join(f"{name:<13} {text}" for name, text in GROUPS.items())
-        + """
-
-exit status: 0 admitted, 1 not, 2 could not tell (arguments or commands that the trace does not hold, or a trace not read whole).
-
-examples:
-  nvproxy-trace check run.jsonl.zst --driver 580.126.20 --caps compute,utility
-  nvproxy-trace check run.jsonl.zst --caps compute,utility,profiling --all
-  nvproxy-trace check run.jsonl.zst --caps compute,utility --all-drivers
-""",
-    )
-    parser.add_argument("file", metavar="FILE")
-    parser.add_argument(
-        "--driver", metavar="V", help="the release whose rules judge (default: the one that the trace names)"
-    )
-    parser.add_argument(
-        "--caps", default="compute,utility", metavar="C", help="driver capabilities (default: %(default)s)"
-    )
-    parser.add_argument("--profile", choices=PROFILES, default="gvisor")
-    parser.add_argument("--all", action="store_true", help="list what is admitted too")
-    parser.add_argument("--all-drivers", action="store_true", help="which releases admit it")
-    parser.add_argument("--json", action="store_true", help=f"one document with schema {SCHEMA}")
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,9 +29,9 @@ def run(args: argparse.Namespace) -> int:
         fail(f"--caps: {error}")
     check = Check(policy, catalog, drivers=every_release() if args.all_drivers else ())
     reader = Reader(args.file)
-    check.feed(watched(reader))
-    if args.json:
-        dump(document(args.file, check, reader))
+    check.feed(progress(reader))
+    if args.format == "json":
+        print_json(document(args.file, check, reader))
     else:
         _text(args, check)
     problems(args.file, reader.problems)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import errno
 import itertools
-from typing import Any
 
-from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, UNKNOWN, bold, dump, fail, problems, watched
+from nvproxy_model.tools.command import UNKNOWN, fail
+from nvproxy_model.tools.output import bold, print_json, progress
+from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, problems
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.format import Record, printable
 from nvproxy_model.trace.reader import Reader
@@ -16,36 +17,6 @@ from nvproxy_model.trace.study.stats import Tally
 from nvproxy_model.trace.study.values import ValueDifference, Values, compare_values
 
 SCHEMA = "nvproxy-trace/compare/1"
-
-
-def add_parser(subparsers: Any) -> None:
-    """The arguments."""
-    parser = subparsers.add_parser(
-        "compare",
-        help="two runs of one program: which calls differ",
-        description="Compare two traces by kind, number and status. Handles, addresses and descriptors are "
-        "other numbers in every run: they count for nothing.",
-        epilog="""\
-exit status: 0 the same, 1 different, 2 could not tell (a trace that could not be read whole, or nothing to compare).
-
-examples:
-  nvproxy-trace compare outside.jsonl.zst inside.jsonl.zst
-  nvproxy-trace compare old.jsonl.zst new.jsonl.zst --no-counts --json
-""",
-    )
-    parser.add_argument("a", metavar="A")
-    parser.add_argument("b", metavar="B")
-    parser.add_argument(
-        "--driver", metavar="V", help="the release to name and read structs by (default: one that the traces name)"
-    )
-    parser.add_argument(
-        "--values",
-        action="store_true",
-        help="also fields that had other values, handles, descriptors and addresses left out",
-    )
-    parser.add_argument("--no-counts", action="store_true", help="the same outcomes in other numbers are no difference")
-    parser.add_argument("--json", action="store_true", help=f"one document with schema {SCHEMA}")
-    parser.set_defaults(func=run)
 
 
 class _Statuses:
@@ -82,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     driver = args.driver or _driver(args.a, args.b)
     catalog = Catalog(driver) if driver else None
     first, second = Reader(args.a), Reader(args.b)
-    a, b = (outcomes(watched(reader), _Statuses(catalog)) for reader in (first, second))
+    a, b = (outcomes(progress(reader), _Statuses(catalog)) for reader in (first, second))
     found = compare(a, b)
     if args.no_counts:
         found = [difference for difference in found if difference.change != "other-count"]
@@ -90,11 +61,11 @@ def run(args: argparse.Namespace) -> int:
     if args.values:
         if catalog is None:
             fail("--values: neither trace names its driver: say --driver V")
-        values = compare_values(*(Values(catalog).feed(watched(Reader(name))) for name in (args.a, args.b)))
+        values = compare_values(*(Values(catalog).feed(progress(Reader(name))) for name in (args.a, args.b)))
     overflow = a.overflow + b.overflow
-    if args.json:
+    if args.format == "json":
         distinct = {key for key, _ in a} | {key for key, _ in b}
-        dump(
+        print_json(
             {
                 "schema": SCHEMA,
                 "a": args.a,

@@ -10,46 +10,15 @@ from typing import Any
 
 import orjson
 
-from nvproxy_model.tools.trace.shared import ADMITTED, UNKNOWN, bold, choose_driver, number, problems, selected, watched
+from nvproxy_model.tools.command import UNKNOWN
+from nvproxy_model.tools.output import bold, progress, versions
+from nvproxy_model.tools.trace.shared import ADMITTED, choose_driver, problems, selected
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.decode.decoder import SCHEMA, Decoder
-from nvproxy_model.trace.format import IOCTL_KINDS, printable
+from nvproxy_model.trace.format import printable
 from nvproxy_model.trace.reader import Reader
 
 _LONG = 8
-
-
-def add_parser(subparsers: Any) -> None:
-    """The arguments."""
-    parser = subparsers.add_parser(
-        "decode",
-        help="every call by name, with every field of its struct",
-        description="Decode a trace. Fields of the model's structs have roles; other structs come from the "
-        "recorded facts of the nearest public release.",
-        epilog="""\
-examples:
-  nvproxy-trace decode run.jsonl.zst
-  nvproxy-trace decode run.jsonl.zst --kind alloc --name '*CHANNEL*'
-  nvproxy-trace decode run.jsonl.zst --status 0x56 --json | jq .name
-""",
-    )
-    parser.add_argument("file", metavar="FILE", help="a trace: plain, gzip or zstd; - for standard input")
-    parser.add_argument(
-        "--driver", metavar="V", help="the release to decode by (default: the one that the trace names)"
-    )
-    parser.add_argument(
-        "--kind", action="append", choices=[*IOCTL_KINDS, "open", "mmap", "close", "dup", "fd", "process", "exec"]
-    )
-    parser.add_argument("--name", metavar="GLOB", help="only calls whose name matches, as NV2080_CTRL_CMD_GPU_*")
-    parser.add_argument("--number", metavar="N", type=number, action="append", help="only this number; may be repeated")
-    parser.add_argument(
-        "--status", metavar="S", type=number, action="append", help="only this NV status; may be repeated"
-    )
-    parser.add_argument("--tid", metavar="TID", type=int, action="append", help="only this thread; may be repeated")
-    parser.add_argument(
-        "--json", action="store_true", help=f"JSON Lines: a head with schema {SCHEMA}, one object a record, a summary"
-    )
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     numbers = set(args.number or ())
 
     def decoded() -> Iterator[dict[str, Any]]:
-        for rec in watched(reader):
+        for rec in progress(reader):
             if not keep(rec) or (numbers and rec.key not in numbers):
                 continue
             name = driver
@@ -79,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
             yield obj
 
     notes = decoders[driver].catalog.notes
-    (_as_json if args.json else _as_text)(decoded(), driver, notes, decoders, reader)
+    (_as_json if args.format == "json" else _as_text)(decoded(), driver, notes, decoders, reader)
     problems(args.file, reader.problems)
     return ADMITTED if reader.complete else UNKNOWN
 
@@ -101,7 +70,7 @@ def _as_json(
     def put(obj: Any) -> None:
         out.write(orjson.dumps(obj, option=orjson.OPT_APPEND_NEWLINE))
 
-    put({"schema": SCHEMA, "driver": driver, "notes": notes})
+    put({"schema": SCHEMA, "produced_by": versions(), "driver": driver, "notes": notes})
     count = 0
     for obj in objects:
         put(obj)

@@ -7,41 +7,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from nvproxy_model.tools.trace.shared import ADMITTED, UNKNOWN, fail, problems, watched
+from nvproxy_model.tools.command import UNKNOWN, fail
+from nvproxy_model.tools.output import progress
+from nvproxy_model.tools.trace.shared import ADMITTED, problems
 from nvproxy_model.trace import format as fmt
 from nvproxy_model.trace.format import Header, printable, writing
-from nvproxy_model.trace.logs.kinds import KINDS, Import
+from nvproxy_model.trace.logs.kinds import Import
 from nvproxy_model.trace.reader import Problems
 from nvproxy_model.trace.record import spool
 from nvproxy_model.trace.record.preload import Outcome, convert
 from nvproxy_model.trace.study.era import infer, sized
-
-
-def add_parser(subparsers: Any) -> None:
-    """The arguments."""
-    parser = subparsers.add_parser(
-        "import",
-        help="strace output, nvproxy's debug log, gVisor's ioctl sniffer, a recorder's spool",
-        description="Read a log as a trace. What its text does not hold is left out, never guessed: strace "
-        "prints no argument bytes, so its "
-        "RM_CONTROL and RM_ALLOC calls have no command and no class.",
-        epilog="""\
-examples:
-  strace -f -o strace.txt -e trace=openat,ioctl,close,dup,clone,clone3,fork,vfork nvidia-smi
-  nvproxy-trace import strace.txt -o log.jsonl && nvproxy-trace decode log.jsonl --driver 580.126.20
-  nvproxy-trace import runsc.log.boot -o boot.jsonl.gz
-  nvproxy-trace import run.jsonl.zst.spool -o run.jsonl.zst     (a recording whose recorder was killed)
-""",
-    )
-    parser.add_argument("file", metavar="FILE", help="a log, plain, gzip or zstd; - for standard input")
-    parser.add_argument(
-        "-o", "--output", metavar="OUT", required=True, help="the trace: gzip or zstd by its ending (.gz, .zst)"
-    )
-    parser.add_argument(
-        "--from", dest="kind", choices=(*KINDS, "spool"), help="what the log is (default: told by its lines)"
-    )
-    parser.add_argument("--driver", metavar="V", help="the release that answered, if you know it")
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     if args.kind == "spool" or (args.kind is None and args.file != "-" and _is_spool(Path(args.file))):
         return _spool(args)
     source = Import(args.file, args.kind)
-    records = iter(watched(source))
+    records = iter(progress(source))
     first = next(records, None)
     if first is None and source.problems.count == 0:
         fail(f"{printable(args.file)}: no call on an NVIDIA device in it")

@@ -6,51 +6,12 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
-from nvproxy_model.tools.trace.shared import fail, problems
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.trace.shared import problems
 from nvproxy_model.trace.format import printable
-from nvproxy_model.trace.record.preload import CANNOT_SEE, Outcome, hides, record
-
-
-def add_parser(subparsers: Any) -> None:
-    """The arguments."""
-    parser = subparsers.add_parser(
-        "record",
-        help="run a program and write down what it asks of the driver",
-        description="Run CMD and record its calls on /dev/nvidia*, and those of the processes it starts. CMD's "
-        "output, input and exit status are its own.",
-        epilog=f"""\
-The preloaded recorder sees arguments before and after each call. It cannot see {CANNOT_SEE}.
---seccomp sees those too, but arguments before the call only, no answers; it costs more a call.
-
-examples:
-  nvproxy-trace record -o run.jsonl.zst -- python3 train.py
-  nvproxy-trace record -o run.jsonl.gz --no-values -- nvidia-smi
-  nvproxy-trace record -o run.jsonl.zst --seccomp -- ./static-program
-""",
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="the trace: gzip or zstd by its ending (.gz, .zst)"
-    )
-    values = parser.add_mutually_exclusive_group()
-    values.add_argument(
-        "--values",
-        dest="values",
-        action="store_true",
-        default=True,
-        help="keep the bytes of structs and buffers (default)",
-    )
-    values.add_argument(
-        "--no-values", dest="values", action="store_false", help="keep numbers, sizes and statuses only"
-    )
-    parser.add_argument("--seccomp", action="store_true", help="through seccomp user notification")
-    parser.add_argument(
-        "--driver", metavar="V", help="the release of the machine (default: what /proc/driver/nvidia/version says)"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing at the end unless something is wrong")
-    parser.add_argument("cmd", metavar="CMD", nargs="+", help="the program and its arguments, after --")
-    parser.set_defaults(func=run)
+from nvproxy_model.trace.record import CANNOT_SEE
+from nvproxy_model.trace.record.preload import Outcome, hides, record
 
 
 def run(args: argparse.Namespace) -> int:

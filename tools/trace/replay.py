@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from nvproxy_model import caps as capabilities
-from nvproxy_model.policy.policy import PROFILES, Policy
-from nvproxy_model.tools.trace.shared import (
-    ADMITTED,
-    DIFFERENT,
-    UNKNOWN,
-    bold,
-    choose_driver,
-    dump,
-    fail,
-    problems,
-    watched,
-)
+from nvproxy_model.policy.policy import Policy
+from nvproxy_model.tools.command import UNKNOWN, fail
+from nvproxy_model.tools.output import bold, print_json, progress
+from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, choose_driver, problems
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.format import printable
 from nvproxy_model.trace.judge.replay import Replay
 from nvproxy_model.trace.reader import Reader
 
 SCHEMA = "nvproxy-trace/replay/1"
-
-
-def add_parser(subparsers: Any) -> None:
-    """The arguments."""
-    parser = subparsers.add_parser(
-        "replay",
-        help="the recorded calls through a session whose host answers what was recorded",
-        description="Run a trace through a Session with a Host that answers from the recording. A divergence is "
-        "a call that the policy admits and "
-        "whose answer, returned bytes or objects differ from what the program saw.",
-        epilog="exit status: 0 no divergence, 1 some, 2 could not tell.\n\nexamples:\n  nvproxy-trace replay "
-        "run.jsonl.zst\n  nvproxy-trace replay run.jsonl.zst --caps compute,utility --json\n",
-    )
-    parser.add_argument("file", metavar="FILE")
-    parser.add_argument("--driver", metavar="V")
-    parser.add_argument(
-        "--caps", default="all", metavar="C", help="driver capabilities; all: every one that nvproxy supports (default)"
-    )
-    parser.add_argument("--profile", choices=PROFILES, default="gvisor")
-    parser.add_argument("--json", action="store_true", help=f"one document with schema {SCHEMA}")
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,12 +27,12 @@ def run(args: argparse.Namespace) -> int:
         fail(f"--caps: {error}")
     reader = Reader(args.file)
     replay = Replay(policy)
-    replay.feed(watched(reader))
+    replay.feed(progress(reader))
     summary = replay.finish()
-    if args.json:
+    if args.format == "json":
         steps = {"refused": replay.refused, "expected": replay.expected, "divergences": replay.divergences}
         lists = {name: [step.as_json() for step in listed] for name, listed in steps.items()}
-        dump(
+        print_json(
             {
                 "schema": SCHEMA,
                 "file": args.file,

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nvproxy_model.tools.trace.shared import ADMITTED, UNKNOWN, bold, dump, fail, problems, watched
+from nvproxy_model.tools.command import UNKNOWN, fail
+from nvproxy_model.tools.output import bold, print_json, progress
+from nvproxy_model.tools.trace.shared import ADMITTED, problems
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.format import Record, printable
 from nvproxy_model.trace.reader import Reader
@@ -17,27 +19,6 @@ SCHEMA = "nvproxy-trace/stats/1"
 _POINTS = 200_000
 
 
-def add_parser(subparsers: Any) -> None:
-    """The arguments."""
-    parser = subparsers.add_parser(
-        "stats",
-        help="counts, rates, time by kind, the slowest calls",
-        description="Count a trace in one pass and flat memory. Quantiles are right to 3 percent.",
-        epilog="examples:\n  nvproxy-trace stats run.jsonl.zst\n  nvproxy-trace stats run.jsonl.zst --plot "
-        "run.png   (needs: pip install nvproxy-model[plot])\n",
-    )
-    parser.add_argument("file", metavar="FILE")
-    parser.add_argument(
-        "--driver", metavar="V", help="the release to name numbers by (default: the one that the trace names)"
-    )
-    parser.add_argument(
-        "--top", type=int, default=10, metavar="N", help="how many slowest calls and numbers (default: %(default)s)"
-    )
-    parser.add_argument("--plot", metavar="FILE.png", help="write a time line")
-    parser.add_argument("--json", action="store_true", help=f"one document with schema {SCHEMA}")
-    parser.set_defaults(func=run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Count the trace."""
     if not 0 <= args.top <= 10_000:
@@ -45,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     reader = Reader(args.file)
     stats = Stats(args.top)
     points: list[tuple[int, int, str]] = []
-    records: Iterable[Record] = watched(reader)
+    records: Iterable[Record] = progress(reader)
     if args.plot:
         if not args.plot.endswith((".png", ".svg", ".pdf")):
             fail(f"--plot {printable(args.plot)}: want a name that ends in .png, .svg or .pdf")
@@ -55,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
     catalog = Catalog(driver) if driver else None
     if args.plot:
         _plot(args.plot, points, Path(args.file).name)
-    if args.json:
-        dump(document(args, stats, reader, catalog))
+    if args.format == "json":
+        print_json(document(args, stats, reader, catalog))
     else:
         _text(args, stats, reader, catalog)
     problems(args.file, reader.problems)

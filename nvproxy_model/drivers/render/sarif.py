@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,6 @@ def render(report: Mapping[str, Any]) -> dict[str, Any]:
                 "tool": {
                     "driver": {
                         "name": "nvproxy-differ",
-                        **_version(),
                         "rules": [{"id": rule, "shortDescription": {"text": rules[rule]}} for rule in used],
                     }
                 },
@@ -64,13 +62,6 @@ def render(report: Mapping[str, Any]) -> dict[str, Any]:
             }
         ],
     }
-
-
-def _version() -> dict[str, str]:
-    try:
-        return {"version": metadata.version("nvproxy-model")}
-    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-        return {}
 
 
 def _as_json(result: _Result, used: list[str]) -> dict[str, Any]:

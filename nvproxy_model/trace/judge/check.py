@@ -17,28 +17,13 @@ from nvproxy_model.policy.policy import Policy
 from nvproxy_model.trace.decode.catalog import TABLES, Catalog
 from nvproxy_model.trace.devices import Descriptors, device_kind
 from nvproxy_model.trace.format import Record
+from nvproxy_model.trace.judge.groups import GROUPS, MISSING
 from nvproxy_model.trace.judge.notes import DEVICES, NOTES
 from nvproxy_model.trace.study.stats import DISTINCT_LIMIT
 
 __all__ = ["GROUPS", "MISSING", "Check", "Row", "exposed", "host_refused", "minimal_caps"]
 
 NV_ERR_INVALID_CLASS, NV_ERR_NOT_SUPPORTED = 0x22, 0x56
-
-GROUPS: Final[Mapping[str, str]] = {
-    "unknown": "no rule has this number in this release",
-    "capability": "a capability is missing",
-    "device": "the sandbox does not expose this device",
-    "argument": "the number is admitted, these arguments are not",
-    "untold": "could not tell: the trace does not hold what decides",
-    "own": "nvproxy answers this itself, always with a refusal",
-    "host-refused": "the host's driver refused it as well",
-    "window": "a bypass window passes it unexamined",
-    "admitted": "admitted",
-}
-"""Group -> what it means; from what needs doing to what does not."""
-
-MISSING: Final = ("unknown", "capability", "device", "argument")
-"""The groups that a program in the sandbox would notice: it got an answer outside and gets a refusal inside."""
 
 _REPLACED: Final = re.compile(r"/dev/(nvidia-caps(?:-imex-channels)?)/")
 

@@ -22,7 +22,6 @@ from nvproxy_model.trace.reader import Problems
 from nvproxy_model.trace.record import spool, table
 
 __all__ = [
-    "CANNOT_SEE",
     "RECORDER",
     "Outcome",
     "RecordError",
@@ -37,9 +36,6 @@ __all__ = [
 
 RECORDER: Final = Path(__file__).with_name("librecorder.so")
 """Built by the package's setup.py."""
-
-CANNOT_SEE: Final = "raw system calls; static, setuid and 32-bit programs; programs started without our environment"
-"""By the preloaded recorder."""
 
 _VERSION: Final = Path("/proc/driver/nvidia/version")
 

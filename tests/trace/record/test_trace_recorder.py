@@ -20,8 +20,8 @@ from nvproxy_model.trace import format as fmt
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.format import UNFINISHED
 from nvproxy_model.trace.reader import Problems, Reader
+from nvproxy_model.trace.record import CANNOT_SEE, spool, table
 from nvproxy_model.trace.record import preload as launcher
-from nvproxy_model.trace.record import spool, table
 from nvproxy_model.trace.record.preload import Outcome, RecordError, hides
 
 pytestmark = pytest.mark.usefixtures("programs")
@@ -243,7 +243,7 @@ def test_raw_calls_are_not_seen(recorder: Recorder) -> None:
     """What the message at the end says cannot be seen, is not."""
     outcome, _, _, counted = recorder.run("raw", "4")
     assert (outcome.seen.ioctls, counted) == (0, 0)
-    assert "raw system calls" in launcher.CANNOT_SEE
+    assert "raw system calls" in CANNOT_SEE
 
 
 def _sanitizer(programs: Any, name: str) -> Path | None:

@@ -1,0 +1,120 @@
+"""What the commands print: lines, JSON documents, progress. Colour and progress bars on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+from nvproxy_model.printable import printable
+
+__all__ = ["bold", "print_json", "progress", "say", "versions", "warn"]
+
+T = TypeVar("T")
+
+
+@cache
+def versions() -> Mapping[str, str]:
+    """Which package answered, which state of gVisor it follows, and the newest release whose headers are recorded."""
+    from nvproxy_model import __version__, followed
+    from nvproxy_model.drivers import facts
+    from nvproxy_model.drivers.release import natural
+
+    return {
+        "nvproxy_model": __version__,
+        "gvisor_commit": followed.WHOLE,
+        "gvisor_change": followed.CHANGE,
+        "newest_release": max(facts.load().versions, key=natural),
+    }
+
+
+_STYLES = (
+    (
+        re.compile(
+            r"\b(?:different|breaking|removed|pointer-gained|fd-gained|number-reused|window-\w+|unclassified)\b"
+        ),
+        31,
+    ),
+    (re.compile(r"\b(?:refused|broken)\b"), 31),
+    (re.compile(r"\b(?:same|additive|identical|admitted|holds)\b"), 32),
+    (re.compile(r"\b(?:not-checkable|not checkable|cosmetic)\b"), 33),
+)
+"""What is coloured wherever it stands: verdicts, by their SGR number."""
+
+
+def _coloured() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def say(lines: Iterable[str]) -> None:
+    """Print lines; on a terminal verdicts are coloured. What a terminal would act on is escaped: see `printable`."""
+    coloured = _coloured()
+    for line in map(printable, lines):
+        if coloured:
+            for pattern, style in _STYLES:
+                line = pattern.sub(f"\x1b[{style}m\\g<0>\x1b[39m", line)
+        print(line)
+
+
+def bold(text: str) -> str:
+    """Emphasis, on a terminal."""
+    return f"\x1b[1m{text}\x1b[22m" if _coloured() else text
+
+
+def warn(program: str, text: str) -> None:
+    """One line on standard error: something that the user should know and that does not end the command."""
+    print(f"{program}: {printable(text)}", file=sys.stderr)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """One document on standard output: its schema, `versions`, then the rest. Bytes that are no text stay escapes."""
+    schema = {"schema": document["schema"]} if "schema" in document else {}
+    print(json.dumps({**schema, "produced_by": versions(), **document}, indent=2))
+
+
+def progress(items: Iterable[T], total: int | None = None, what: str = "records") -> Iterator[T]:
+    """The items, with a bar on standard error if it is a terminal; without a ``total``, a count once a second has passed.
+
+    No thread refreshes it: parsers are forked while the bar is up.
+    """
+    if not sys.stderr.isatty() or (total is not None and total < 3):
+        yield from items
+        return
+    bar: Any = None
+    shown = time.monotonic()
+    try:
+        for count, item in enumerate(items, 1):
+            yield item
+            if total is None and (count & 0x3FF or (bar is None and time.monotonic() - shown < 1)):
+                continue
+            bar = bar or _bar(total, what)
+            bar.update(bar.task_ids[0], completed=count)
+            if count == total or time.monotonic() - shown > 0.1:
+                shown = time.monotonic()
+                bar.refresh()
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bar(total: int | None, what: str) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    timing = () if total is None else (BarColumn(), TimeRemainingColumn())
+    bar = Progress(
+        MofNCompleteColumn(),
+        TextColumn(what),
+        *timing,
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
+    )
+    bar.add_task(what, total=total)
+    bar.start()
+    return bar
