@@ -1,4 +1,4 @@
-"""The native parts: plain shared objects that know nothing of Python, one compiler call each.
+"""The native parts: plain shared objects that know nothing of Python, one compiler call each; and the commands' pages.
 
 NVPROXY_NATIVE=0 leaves them out: the package is then pure, and the commands that need them say so.
 """
@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from distutils.command.install_data import install_data  # setuptools' own, once it is imported
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -92,6 +93,16 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", plat) if self.distribution.has_ext_modules() else (python, abi, plat)
 
 
+class Pages(install_data):
+    """Manual pages and shell completions, written from the commands' declarations, which need no dependency."""
+
+    def run(self) -> None:
+        sys.path.insert(0, str(Path(__file__).parent))
+        from nvproxy_model.tools import pages
+
+        self.outfiles = [str(path) for path in pages.write(Path(self.install_dir))]
+
+
 native = (
     os.environ.get("NVPROXY_NATIVE", "1") != "0"
     and sys.platform == "linux"
@@ -100,5 +111,6 @@ native = (
 )
 setup(
     ext_modules=NATIVE if native else [],
-    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel, "install_data": Pages},
+    data_files=[("share", [])],  # what install_data is run for
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nvproxy_model.tools.pages import files
 from tests import ROOT
 
 LINKS = {"structs": "../structs", "tools": "../tools", "driver_versions.yaml": "../driver_versions.yaml"}
@@ -50,7 +51,9 @@ def test_the_wheel(distributions: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         scripts = next(archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"nvproxy_model", "cuinterpose"}
+    top = {name.split("/")[0] for name in names if ".dist-info/" not in name and ".data/" not in name}
+    assert top == {"nvproxy_model", "cuinterpose"}
+    assert {name.partition(".data/data/")[2] for name in names if ".data/" in name} == {name for name, _ in files()}
     for wanted in (
         "nvproxy_model/structs/cl90cd.py",
         "nvproxy_model/tools/driver_differ.py",

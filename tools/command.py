@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.tools import output
 
-__all__ = ["UNKNOWN", "Argument", "Command", "Example", "Failure", "OneOf", "Parser", "Program", "argument", "fail"]
+__all__ = ["UNKNOWN", "Argument", "Command", "Example", "Failure", "OneOf", "Parser", "Program", "argument", "fail", "programs"]
 
 UNKNOWN = 2
 """The exit status of a question that could not be answered, a user's mistake included."""
@@ -149,6 +149,12 @@ class Program:
         except MemoryError:
             fail("out of memory")
         return status
+
+
+def programs() -> tuple[Program, ...]:
+    """The three commands, in alphabetical order."""
+    packages = ("differ", "policy", "trace")
+    return tuple(importlib.import_module(f"nvproxy_model.tools.{package}").PROGRAM for package in packages)
 
 
 class Failure(SystemExit):

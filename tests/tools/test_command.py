@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from nvproxy_model import __version__
-from nvproxy_model.tools import differ, policy, trace
-from nvproxy_model.tools.command import Command, OneOf, Program
+from nvproxy_model.tools.command import Command, OneOf, Program, programs
 from tests import ROOT
 
-PROGRAMS = (differ.PROGRAM, policy.PROGRAM, trace.PROGRAM)
+PROGRAMS = programs()
 SUBCOMMANDS = [
     pytest.param(program, command, id=f"{program.package}-{command.name}")
     for program in PROGRAMS
@@ -140,6 +139,25 @@ def test_documents_name_their_schema_and_what_made_them(
 def test_every_subcommand_with_json_is_tried() -> None:
     declared = {f"{p.package}-{c.name}" for p in PROGRAMS for c in p.commands if c.schemas}
     assert declared == set(DOCUMENTS) | ELSEWHERE
+
+
+def test_the_kinds_of_log_are_those_that_are_read() -> None:
+    from nvproxy_model.trace.logs import NAMES
+    from nvproxy_model.trace.logs.kinds import KINDS
+
+    assert tuple(KINDS) == NAMES
+
+
+def test_declarations_need_nothing_but_python() -> None:
+    """What a build needs to write the manual pages: the package's dependencies are not there."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import nvproxy_model.tools.pages as pages; assert list(pages.files())"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["explain", "--help"], []])

@@ -8,7 +8,7 @@ from nvproxy_model.tools.arguments import PROFILE, driver, formats, number
 from nvproxy_model.tools.command import Command, Example, OneOf, Program, argument
 from nvproxy_model.trace.format import IOCTL_KINDS
 from nvproxy_model.trace.judge.groups import GROUPS
-from nvproxy_model.trace.logs.kinds import KINDS
+from nvproxy_model.trace.logs import NAMES as LOGS
 from nvproxy_model.trace.record import CANNOT_SEE
 
 __all__ = ["PROGRAM", "main"]
@@ -215,7 +215,7 @@ PROGRAM = Program(
                 argument(
                     "--from",
                     dest="kind",
-                    choices=(*KINDS, "spool"),
+                    choices=(*LOGS, "spool"),
                     metavar="KIND",
                     help="what the log is (default: told by its lines)",
                 ),
