@@ -23,13 +23,17 @@ __all__ = [
     "NUMBER",
     "SYSCALLS",
     "USER_NOTIF",
+    "X32_BIT",
     "Instruction",
+    "become_subreaper",
     "error",
     "jump",
     "jump_if_set",
     "load",
+    "mask",
     "native_only",
     "no_new_privileges",
+    "open_in_root",
     "result",
     "seccomp",
     "syscall",
@@ -39,6 +43,9 @@ MACHINE: Final = platform.machine()
 
 AUDIT_ARCH: Final[Mapping[str, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """linux/audit.h, by machine: the machines whose filters can be written here."""
+
+X32_BIT: Final = 0x40000000
+"""In the number of a call of x86-64's x32 interface (asm/unistd.h: __X32_SYSCALL_BIT)."""
 
 SYSCALLS: Final[Mapping[str, Mapping[str, int]]] = {
     "x86_64": {
@@ -54,6 +61,7 @@ SYSCALLS: Final[Mapping[str, Mapping[str, int]]] = {
         "kcmp": 312,
         "seccomp": 317,
         "execveat": 322,
+        "io_uring_setup": 425,
         "process_vm_readv": 310,
         "process_vm_writev": 311,
         "pidfd_send_signal": 424,
@@ -74,6 +82,7 @@ SYSCALLS: Final[Mapping[str, Mapping[str, int]]] = {
         "kcmp": 272,
         "seccomp": 277,
         "execveat": 281,
+        "io_uring_setup": 425,
         "pidfd_send_signal": 424,
         "pidfd_open": 434,
         "openat2": 437,
@@ -98,8 +107,11 @@ ARGUMENT: Final = tuple(range(16, 64, 8))
 """Where the low half of each argument stands; the high half follows it (both machines are little-endian)."""
 
 # linux/bpf_common.h
-_LD_W_ABS, _JEQ, _JSET, _RET = 0x20, 0x15, 0x45, 0x06
+_LD_W_ABS, _JEQ, _JSET, _AND, _RET = 0x20, 0x15, 0x45, 0x54, 0x06
 
+_RESOLVE_IN_ROOT: Final = 0x10
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -137,6 +149,11 @@ def jump_if_set(mask: int, some: int, none: int) -> Instruction:
     return Instruction(_JSET, some, none, mask)
 
 
+def mask(value: int) -> Instruction:
+    """Keep these bits of the word."""
+    return Instruction(_AND, 0, 0, value)
+
+
 def result(action: int) -> Instruction:
     """End the program with this action."""
     return Instruction(_RET, 0, 0, action)
@@ -150,6 +167,12 @@ def error(errno: int) -> int:
 def native_only(machine: str, otherwise: int) -> list[Instruction]:
     """The head of a program: calls of another architecture end with ``otherwise``; then the word is the call's number."""
     return [load(_ARCH), jump(AUDIT_ARCH[machine], 1, 0), result(otherwise), load(NUMBER)]
+
+
+def become_subreaper() -> None:
+    """PR_SET_CHILD_SUBREAPER: orphans below us become our children. Raises OSError."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")
 
 
 def no_new_privileges() -> None:
@@ -180,3 +203,13 @@ def seccomp(program: Sequence[Instruction] | Iterable[Instruction], flags: int =
     lines = list(program)
     array = (_Filter * len(lines))(*(_Filter(*line) for line in lines))
     return syscall("seccomp", _SET_MODE_FILTER, flags, ctypes.byref(_Program(len(lines), array)))
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
+
+
+def open_in_root(root: int, path: bytes, flags: int) -> int:
+    """Open a path as a process with the root directory ``root`` (a descriptor) would. Raises OSError."""
+    how = _OpenHow(flags, 0, _RESOLVE_IN_ROOT)
+    return syscall("openat2", root, ctypes.c_char_p(path), ctypes.byref(how), ctypes.sizeof(how))

@@ -1,0 +1,510 @@
+"""Runs an unmodified program whose driver calls a Session decides and performs: nvproxy's filter without gVisor.
+
+The kernel stops the program at open(2) and ioctl(2) of a device. A thread of ours takes a duplicate of the file, lets the Session
+decide on one copy of the bytes, calls the driver with that copy, and answers with the result: the program's own call never runs.
+The exceptions run in the program (`nvproxy_model.live.in_place`). It is a compatibility tool and a test bench, not a sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from nvproxy_model.errors import MemoryFault, NvproxyError
+from nvproxy_model.live import memory, questions
+from nvproxy_model.live.files import OpenFile, OpenFiles
+from nvproxy_model.live.guardian import Tree
+from nvproxy_model.live.host import Driver
+from nvproxy_model.live.in_place import IN_PLACE, Place, find
+from nvproxy_model.live.nodes import DeviceNodes, Node, Nodes
+from nvproxy_model.live.program import Call, EndedError, InPlaceError, Program
+from nvproxy_model.live.report import Report
+from nvproxy_model.live.tally import Tally
+from nvproxy_model.live.tasks import Tasks
+from nvproxy_model.notification import FOREIGN, Request
+from nvproxy_model.policy.policy import Policy
+from nvproxy_model.session.objects import Graph, Object
+from nvproxy_model.session.ports import Buffer, File, Host
+from nvproxy_model.session.session import Session
+
+__all__ = ["Broker", "Recorder"]
+
+NV_ESC_RM_ALLOC_MEMORY, NV_ESC_RM_FREE, NV_ESC_RM_CONTROL, NV_ESC_RM_ALLOC = 0x27, 0x29, 0x2A, 0x2B
+NV_ERR_INVALID_CLASS, NV_ERR_NOT_SUPPORTED = 0x22, 0x56
+
+_OBSERVED: Final = Place("", None, "calls are only observed")
+_OTHER_CREDENTIALS: Final = Place("", None, "the caller has other credentials than the broker")
+_ROOTS: Final = (0x0, 0x1, 0x41)
+_HANDLES: Final = struct.Struct("<IIII")
+"""hRoot, hObjectParent, hObjectNew, hClass: how NVOS64_PARAMETERS and NVOS02_PARAMETERS begin."""
+_STATUS: Final = {NV_ESC_RM_CONTROL: ("control", 8, 28), NV_ESC_RM_ALLOC: ("alloc", 12, 40)}
+"""Escape -> table, offset of the number inside, offset of the status, in the form that a host is given."""
+_THREADS: Final = 512
+
+
+class Recorder(Protocol):
+    """Writes a trace of the run. Called from several threads; raises OSError when it cannot write."""
+
+    def opened(self, request: Request, path: str, flags: int, error: int | None) -> None: ...
+
+    def before(self, request: Request, path: str) -> Any: ...
+
+    def after(self, token: Any, request: Request, result: tuple[int, int] | None) -> None:
+        """``result`` is what ioctl(2) returns and its errno; None for a call that runs in the program."""
+        ...
+
+
+class _Objects(Graph):
+    """The tree's graph. It learns of clients that were made in place when they are named, and counts what is not restorable."""
+
+    def __init__(self, named: Callable[[int, bool], bool], lost: Counter[int]) -> None:
+        super().__init__()
+        self._named = named
+        self._lost = lost
+
+    def has_client(self, client: int) -> bool:
+        return self._named(client, super().has_client(client))
+
+    def add(self, client: int, handle: int, hclass: int, parent: int, *more: Any, **options: Any) -> Object | None:
+        obj = super().add(client, handle, hclass, parent, *more, **options)
+        if obj is not None and not obj.restorable:
+            self._lost[hclass] += 1
+        return obj
+
+
+class Broker:
+    """A program, its tree, and what they have of the driver. One `run` each.
+
+    ``host`` performs calls (the machine's driver), from several threads at once; ``nodes`` knows device nodes; ``in_place`` is what
+    runs in the program. ``observe``: everything does, and refusals are only reported. ``expose`` names nodes to show that nvproxy
+    hides. ``harmless`` is (table, number), or ("open", path), of refusals that programs are known to live with; at the first other
+    one ``fail_fast`` ends the tree. ``closed`` is told the host's number of each file that has ended.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        host: Host | None = None,
+        nodes: Nodes | None = None,
+        in_place: tuple[Place, ...] = IN_PLACE,
+        observe: bool = False,
+        expose: Collection[str] = (),
+        harmless: Collection[tuple[str, Any]] = (),
+        fail_fast: bool = False,
+        verify: bool = False,
+        recorder: Recorder | None = None,
+        closed: Callable[[int], None] | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.policy = policy
+        self.observe = observe
+        self.tally = Tally(policy, harmless)
+        self.failed_fast: str | None = None
+        """The first refusal that is not known as harmless, where ``fail_fast`` ended the tree for it."""
+        self._host: Host = Driver() if host is None else host
+        self._nodes: Nodes = DeviceNodes() if nodes is None else nodes
+        self._in_place = in_place
+        self._expose = frozenset(expose)
+        self._fail_fast = fail_fast
+        self._verify = verify
+        self._recorder = recorder
+        self._closed = closed
+        self._say = say
+        program = Program(self)
+        self.session = Session(policy, program, program, self)
+        self.graph = _Objects(self._named, self.tally.lost)
+        self.session.graph = self.graph
+        self.graph_lock = threading.Lock()
+        """Held around deciding and recording, never around the driver or the program's memory."""
+        self._here = threading.local()
+        self._pending: dict[int, list[tuple[int, int, int, int]]] = {}
+        """Client -> (thread, handle, class, parent) of objects that were let through and are not known to exist."""
+        self._flying = 0
+        self._turn = threading.Lock()
+        self._idle = 0
+        self._idle_lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._over = False
+
+    # The run
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Report:
+        """Run a program until the last process of its tree has ended. Call it before the process has other threads.
+
+        Raises NotifyError where the kernel, a container or a sandbox forbids it, StartError for a program that cannot be started.
+        """
+        started = time.monotonic()
+        self.tree = Tree(command, environment)
+        self.listener = self.tree.listener
+        with self.listener:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if soft != hard:  # one number for each file of the tree; the program was started with its own limit
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            self.tasks = Tasks()
+            self.files = OpenFiles(self._nodes)
+            self._another()
+            self.tree.start()
+            try:
+                status = self.tree.wait()
+            finally:
+                for thread in list(self._threads):
+                    thread.join()
+                self._sweep()
+                self.tasks.close()
+                self.files.close()
+        return Report(self.tally, list(command), status, self.observe, seconds=time.monotonic() - started)
+
+    def _another(self) -> None:
+        with self._idle_lock:
+            self._idle += 1
+            thread = threading.Thread(target=self._serve, daemon=True)
+            self._threads.append(thread)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no thread left: those that are there go on
+            with self._idle_lock:
+                self._idle -= 1
+                self._threads.remove(thread)
+            self._failed(error)
+
+    def _serve(self) -> None:
+        while True:
+            with self._turn:
+                request = None if self._over else self._receive()
+                if request is None:
+                    self._over = True
+                    return
+            with self._idle_lock:
+                self._idle -= 1
+                lonely = not self._idle and len(self._threads) < _THREADS
+            if lonely:
+                self._another()
+            try:
+                self._handle(request)
+            except Exception as error:
+                # A program must not hang for a mistake of ours.
+                self._failed(error)
+                self.listener.answer(request, error=errno.EIO)
+            with self._idle_lock:
+                self._idle += 1
+
+    def _receive(self) -> Request | None:
+        try:
+            return self.listener.receive()
+        except OSError as error:
+            # Without it every call of the tree would wait for ever.
+            self._failed(error)
+            self.tree.kill()
+            return None
+
+    def _failed(self, error: Exception) -> None:
+        text = str(error) if isinstance(error, OSError | NvproxyError) else f"{type(error).__name__}: {error}"
+        if not self.tally.failures[text]:
+            self._say(f"a call could not be answered: {text}")
+        self.tally.failures[text] += 1
+
+    def _handle(self, request: Request) -> None:
+        name, args = request.name, request.args
+        if name == "ioctl":
+            self._ioctl(request)
+        elif name == "open":
+            self._open(request, -100, args[0], args[1])
+        elif name in ("openat", "openat2"):
+            self._open(request, _int(args[0]), args[1], args[2] if name == "openat" else 0)
+        else:
+            # int 0x80, x32 and io_uring could reach a device past us; gVisor has none of them by default.
+            self.tally.count("other ABI" if name in (FOREIGN, "io_uring_setup") else name)
+            self.listener.answer(request, error=errno.ENOSYS)
+
+    # open(2)
+
+    def _open(self, request: Request, directory: int, address: int, flags: int) -> None:
+        node = None
+        self.tally.count("opens")
+        # What cannot be read or does not exist is the kernel's to answer.
+        with contextlib.suppress(OSError, MemoryFault, ValueError):
+            path = memory.text(request.pid, address)
+            node = self._nodes(self.tasks.stat(request.pid, directory, path))
+        if node is None or not self.listener.valid(request):
+            self.listener.proceed(request)
+            return
+        self.tally.count("opens of devices")
+        hidden = not self._exposed(node)
+        if self._recorder is not None:
+            self._record(
+                self._recorder.opened, request, node.path, flags & 0xFFFFFFFF, errno.ENOENT if hidden else None
+            )
+        if not hidden:
+            self.listener.proceed(request)
+            return
+        first = self.tally.hidden(node.path)
+        if self.observe:
+            self.listener.proceed(request)
+        else:
+            self.listener.answer(request, error=errno.ENOENT)
+        if first:
+            self._first_refusal(f"open of {node.path}: ENOENT")
+
+    def _exposed(self, node: Node) -> bool:
+        if node.path in self._expose or node.kind in ("frontend", "uvm"):
+            return True
+        return node.path.startswith("/dev/nvidia-caps-imex-channels/")
+
+    # ioctl(2)
+
+    @property
+    def call(self) -> Call:
+        """The call that the asking thread answers."""
+        call: Call = self._here.call
+        return call
+
+    def _ioctl(self, request: Request) -> None:
+        began = time.perf_counter_ns()
+        call = self._here.call = Call(request)
+        try:
+            self._judge(call)
+        except EndedError:
+            self.tally.count("ended")
+        except PermissionError:
+            self.tally.count("unseen")
+            self.listener.proceed(request)
+        finally:
+            for file, taken in call.taken:
+                if file is not None:
+                    self.files.release(file)
+                # Perhaps the last reference to the driver's file: nothing of ours is held while that closes.
+                os.close(taken)
+        if call.performed:
+            self.tally.spent(call.driver_ns, time.perf_counter_ns() - began - call.driver_ns)
+
+    def _judge(self, call: Call) -> None:
+        request = call.request
+        fd, number, address = _int(request.args[0]), request.args[1] & 0xFFFFFFFF, request.args[2]
+        file = self.file_of(fd)
+        if not isinstance(file, OpenFile) or file.kind not in ("frontend", "uvm", "open-only"):
+            self.tally.count("not judged" if isinstance(file, OpenFile) and file.node is not None else "not ours")
+            self.listener.proceed(request)
+            return
+        call.file = file
+        others = self.tasks.others.get(request.pid)
+        if others is not None:
+            self.tally.others.add(others)
+        token = None
+        if self._recorder is not None and file.node is not None:
+            token = self._record(self._recorder.before, request, file.node.path)
+        try:
+            with self.graph_lock:
+                self._flying += 1
+                try:
+                    result = self.session.ioctl(fd, number, address)
+                finally:
+                    self._flying -= 1
+        except InPlaceError as through:
+            self._let_through(call, through)
+            if token is not None and self._recorder is not None:
+                self._record(self._recorder.after, token, request, None)
+            self.listener.proceed(request)
+            return
+        for made in result.close:
+            os.close(made)
+        refused = self.tally.call(result.decision)
+        if result.decision is not None and not result.decision.allowed:
+            self.tally.count("refused")
+        if token is not None and self._recorder is not None:
+            self._record(self._recorder.after, token, request, (result.ret, result.errno))
+        if self._verify and call.performed and number & 0xFF == NV_ESC_RM_FREE:
+            self._ask_all(call)
+        if self.observe:
+            self.listener.proceed(request)
+        else:
+            self.listener.answer(request, result.ret if not result.errno else 0, result.errno)
+        if refused and result.decision is not None:
+            self._first_refusal(result.decision.reason)
+
+    def _first_refusal(self, text: str) -> None:
+        if self._fail_fast and self.failed_fast is None:
+            self.failed_fast = text
+            self.tree.kill()
+
+    def _record(self, write: Callable[..., Any], *arguments: Any) -> Any:
+        """A recorder that fails is let go, once, and the program goes on."""
+        try:
+            return write(*arguments)
+        except OSError as error:
+            self._recorder = None
+            self._say(f"the trace ends here: {error.strerror or error}")
+            self.tally.failures[f"the trace could not be written: {error.strerror or error}"] += 1
+            return None
+
+    def file_of(self, fd: int) -> File | None:
+        """The open file behind a descriptor of the caller's, to be used until the call is over."""
+        call = self.call
+        try:
+            taken = self.tasks.take(call.request.pid, fd)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                return None
+            if error.errno == errno.ESRCH:
+                raise EndedError from None
+            raise
+        call.taken.append((None, taken))
+        file = self.files.find(call.request.pid, fd, taken)
+        if file is None:
+            return File("other", -1)
+        call.taken[-1] = (file, taken)
+        if file.fresh:
+            file.fresh = False
+            self._sweep()
+        return file
+
+    def _sweep(self) -> None:
+        """Files that have ended take their clients with them."""
+        for file in self.files.gone():
+            self.session.munmap(file)
+            if self._closed is not None:
+                self._closed(file.host_fd)
+
+    # Host, as the session sees it
+
+    def ioctl(self, host_fd: int, request: int, arg: Buffer | None, /) -> int:
+        """The driver's answer, or out of the session's hands where the call runs in the program. The graph's lock is held."""
+        call = self.call
+        assert call.file is not None
+        place = _OBSERVED if self.observe else find(self._in_place, call.file.kind, request, arg)
+        if place is None and call.request.pid in self.tasks.others:
+            place = _OTHER_CREDENTIALS
+        if place is not None:
+            raise InPlaceError(place, request, arg)
+        error = self._driver(call, host_fd, request, arg)
+        call.performed = True
+        self.tally.count("performed")
+        self._note_answer(request, arg, error)
+        return error
+
+    def _driver(self, call: Call, host_fd: int, request: int, arg: Buffer | None) -> int:
+        self.graph_lock.release()
+        try:
+            if not self.listener.valid(call.request):
+                raise EndedError
+            began = time.perf_counter_ns()
+            try:
+                return self._host.ioctl(host_fd, request, arg)
+            finally:
+                call.driver_ns += time.perf_counter_ns() - began
+        finally:
+            self.graph_lock.acquire()
+
+    def _note_answer(self, request: int, arg: Buffer | None, error: int) -> None:
+        places = _STATUS.get(request & 0xFF)
+        if error or arg is None or places is None:
+            return
+        table, number, status = places
+        if len(arg.data) >= status + 4:
+            answer = int.from_bytes(arg.data[status : status + 4], "little")
+            if answer in (NV_ERR_INVALID_CLASS, NV_ERR_NOT_SUPPORTED):
+                self.tally.driver_refused(table, int.from_bytes(arg.data[number : number + 4], "little"), answer)
+
+    # What was let through, and what the driver says of it
+
+    def _let_through(self, call: Call, through: InPlaceError) -> None:
+        arg, nr = through.arg, through.request & 0xFF
+        assert call.file is not None
+        if call.file.kind == "uvm":
+            table, number = "uvm", through.request
+        else:
+            table, number = "frontend", nr
+        if table == "frontend" and arg is not None and nr in _STATUS:
+            table, at, _ = _STATUS[nr]
+            number = int.from_bytes(arg.data[at : at + 4], "little")
+        self.tally.place(table, number, through.place)
+        if (
+            self.observe
+            or arg is None
+            or call.file.kind == "uvm"
+            or nr not in (NV_ESC_RM_ALLOC, NV_ESC_RM_ALLOC_MEMORY)
+        ):
+            return
+        client, parent, handle, hclass = _HANDLES.unpack_from(arg.data)
+        with self.graph_lock:
+            if nr == NV_ESC_RM_ALLOC and hclass in _ROOTS:
+                call.file.clients += 1
+            elif handle:
+                waiting = self._pending.setdefault(client, [])
+                waiting.append((call.request.pid, handle, hclass, parent))
+
+    def _named(self, client: int, known: bool) -> bool:
+        """Whether a client that a call names is one. The driver is asked, on the call's file, about what nobody saw being made."""
+        if self.observe:
+            return True
+        call = self.call
+        assert call.file is not None
+        if not known:
+            if not call.file.clients:
+                return False
+            answer = self._ask(call, client, client)
+            if answer is None or answer.hclass not in _ROOTS:
+                return False
+            if self.graph.get(client, client) is None:
+                call.file.clients -= 1
+                self.graph.add_client(client, answer.hclass, call.file)
+        self._settle(call, client)
+        return True
+
+    def _ask(self, call: Call, client: int, handle: int) -> questions.Answer | None:
+        file = call.file
+        assert file is not None
+        return questions.ask(lambda request, arg: self._driver(call, file.host_fd, request, arg), client, handle)
+
+    def _settle(self, call: Call, client: int) -> None:
+        """Objects of the client that this thread allocated in place: they exist by now, or failed."""
+        waiting = self._pending.get(client)
+        root = self.graph.get(client, client)
+        if not waiting or root is None or root.owner is not call.file:
+            return
+        mine = [entry for entry in waiting if entry[0] == call.request.pid]
+        self._pending[client] = [entry for entry in waiting if entry[0] != call.request.pid]
+        for _, handle, hclass, parent in mine:
+            answer = self._ask(call, client, handle)
+            if answer is not None:
+                self.graph.add(client, handle, hclass, answer.parent or parent, restorable=False)
+
+    # --verify
+
+    def _ask_all(self, call: Call) -> None:
+        """After a free, while nothing else is under way: what the graph holds of this file's clients, the driver holds too."""
+        with self.graph_lock:
+            if self._flying or call.file is None:
+                return
+            self._flying += 1
+            try:
+                for obj in tuple(self.graph):
+                    root = self.graph.get(obj.client, obj.client)
+                    if root is None or root.owner is not call.file:
+                        continue
+                    answer = self._ask(call, obj.client, obj.handle)
+                    self.tally.questions += 1
+                    if self.graph.get(obj.client, obj.handle) is not obj:
+                        continue  # freed by another thread meanwhile
+                    if answer is None:
+                        self.tally.findings.append(f"{obj}: the driver has no such handle")
+                    elif obj is not root and answer.parent != obj.parent:
+                        self.tally.findings.append(f"{obj}: its parent is {answer.parent:#x} in the driver")
+                    elif answer.hclass != obj.hclass:
+                        self.tally.findings.append(f"{obj}: its class is {answer.hclass:#x} in the driver")
+            finally:
+                self._flying -= 1
+
+
+def _int(value: int) -> int:
+    """A C int in a register."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
