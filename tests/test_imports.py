@@ -155,6 +155,7 @@ ARROWS: dict[str, set[str]] = {
         "fields",
         "ioctl",
         "kernel",
+        "notification",
         "trace.decode",
         "trace.devices",
         "trace.format",
