@@ -25,6 +25,7 @@ ROUTES = ("direct", "dlsym", "cuGetProcAddress", "cuGetProcAddress_v2", *surface
 _TIMEOUT_S = 120
 _MOST_NAMES = 4096  # that a shim exports; a driver has some 700
 _SHOWN = 8  # groups of differences
+_LISTED = 6  # versions of one group
 _CHILD = """
 import ctypes, os, sys
 ctypes.CDLL(sys.argv[1], os.RTLD_NOW | os.RTLD_GLOBAL)
@@ -89,6 +90,15 @@ Key = tuple[str, str]
 Transcript = dict[Key, Answer]
 
 
+def _several(word: str, numbers: list[int]) -> str:
+    """The different ones, or how many there are."""
+    distinct = sorted(set(numbers))
+    plural = word if len(distinct) == 1 or word.endswith("s") else f"{word}s"
+    if len(distinct) > _LISTED:
+        return f"{len(distinct)} {plural} from {distinct[0]} to {distinct[-1]}"
+    return f"{plural} {' '.join(map(str, distinct))}"
+
+
 def _question(key: Key) -> str:
     """For people: cuGetProcAddress_v2("cuMemCreate", version 12000, flags 0)."""
     route, asked = key
@@ -116,7 +126,7 @@ class Difference:
         route, name = self.keys[0][0], self.keys[0][1].split(" ")[0]
         numbers = [key[1].split(" ")[1:3] for key in self.keys]
         where = [
-            f"{word} {' '.join(dict.fromkeys(row[column] for row in numbers))}"
+            _several(word, [int(row[column]) for row in numbers])
             for column, word in enumerate(_NUMBERS)
             if column < len(numbers[0])
         ]
@@ -281,7 +291,7 @@ class Conformance:
             at = "before the first question" if not self.shimmed else "after the last question"
             if self.shimmed and self.last_question:
                 at = f"at question {asked.index(self.last_question) + 1} of {len(asked)}, {_question(self.last_question)}"
-            return no, f"the probe ended with it ({self.ended}) {at}", "debug the shim with that question"
+            return no, f"with it, the probe ended by {self.ended} {at}", "debug the shim with that question"
         if self.differences:
             return (
                 no,
@@ -303,8 +313,13 @@ class Conformance:
                 f"the runtime refused every question ({why})",
                 "ask where it can start: a GPU, a new enough driver",
             )
-        partial = set(self.covered_routes) != set(self.routes) - set(self.refused_routes)
-        return "conforms", "", "it covers a part; --require all makes that a failure" if partial else ""
+        partial = len(self.covered_routes) < len(self.routes)
+        return "conforms", self._extent, "--require all makes it a failure to cover a part" if partial else ""
+
+    @property
+    def _extent(self) -> str:
+        names, routes = f"{len(self.covered_names)} of {len(self.given_names)}", len(self.covered_routes)
+        return f"it covers {names} names on every route, and every name on {routes} of {len(self.routes)} routes"
 
     def as_json(self) -> dict[str, object]:
         """The document of schema cuinterpose.conform/1."""
@@ -335,11 +350,9 @@ class Conformance:
     def lines(self, *, verbose: bool = False) -> list[str]:
         """For people: the answer, what to do, the differences, and a table of what is covered."""
         verdict, why, advice = self._answer
-        routes = [route for route in self.routes if route not in self.refused_routes]
         lines = [
-            f"{self.shim} {verdict} on {self.libcuda}: {why}" if why else f"{self.shim} {verdict} on {self.libcuda}",
-            f"  it covers {len(self.covered_names)} of {len(self.given_names)} names on every route, and every name on "
-            f"{len(self.covered_routes)} of {len(routes)} routes",
+            f"{self.shim} {verdict} on {self.libcuda}: {why}",
+            *([] if self.conforms else [f"  {self._extent}"]),
             f"  {len(self.plain)} questions, {self.substituted} answers substituted, {len(self.differences)} different",
         ]
         if advice:
@@ -350,9 +363,9 @@ class Conformance:
         if len(self.groups) > len(shown):
             lines.append(f"and {len(self.groups) - len(shown)} more groups of differences (--verbose)")
         width = max(map(len, self.coverage))
-        lines.append(f"{'':{width}}  " + "  ".join(self.routes))
+        lines.append(f"{'':{width}}  " + "  ".join(f"{route:7}" for route in self.routes))
         for name, states in self.coverage.items():
-            cells = "  ".join(f"{states[route]:{len(route)}}" for route in self.routes)
+            cells = "  ".join(f"{states[route]:{max(len(route), 7)}}" for route in self.routes)
             lines.append(f"{name:{width}}  {cells}".rstrip())
         return lines
 
@@ -387,7 +400,7 @@ def _probe(
         except subprocess.TimeoutExpired:
             process.kill()
             output, errors = process.communicate()
-            return output, errors, f"no end after {_TIMEOUT_S} s"
+            return output, errors, f"a time-out of {_TIMEOUT_S} s"
     last = (errors.strip().splitlines() or [""])[-1]
     if process.returncode < 0:
         return output, errors, f"{signal.Signals(-process.returncode).name} {last}".strip()

@@ -181,7 +181,7 @@ def test_crashing_shim(command: Command, other_shims: dict[str, Path]) -> None:
     first = done.stdout.splitlines()[0]
     assert "does not conform" in first
     assert re.search(
-        r"\(SIGSEGV\) at question \d+ of \d+, cuGetProcAddress_v2\('.*', version 0, flags 0, no status\)", first
+        r" SIGSEGV at question \d+ of \d+, cuGetProcAddress_v2\('.*', version 0, flags 0, no status\)", first
     )
     status, found = conform(command, command.world.driver("12.2"), "--shim", other_shims["crashing"])
     assert (status, found["verdict"], found["ended"]) == (1, "does not conform", "SIGSEGV")
@@ -196,7 +196,7 @@ def test_shim_that_crashes_at_once(command: Command, tmp_path: Path) -> None:
     shim = command.world.tools.shared(tmp_path / "abort.so", [source])
     done = command("conform", "--libcuda", command.world.driver("12.2"), "--shim", shim)
     assert done.returncode == 1
-    assert "(SIGABRT) before the first question" in done.stdout.splitlines()[0]
+    assert " SIGABRT before the first question" in done.stdout.splitlines()[0]
 
 
 def test_hanging_shim(command: Command, other_shims: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_hanging_shim(command: Command, other_shims: dict[str, Path], monkeypatc
     assert found.verdict == "conforms"
     monkeypatch.setattr(module, "_TIMEOUT_S", 5)
     found = module.compare(str(command.world.driver("12.2")), other_shims["hanging"])
-    assert (found.verdict, found.ended) == ("does not conform", "no end after 5 s")
+    assert (found.verdict, found.ended) == ("does not conform", "a time-out of 5 s")
     assert found.last_question == ("cuGetProcAddress_v2", "cuMemMap 12000 0")
 
 
@@ -223,24 +223,19 @@ def test_own_exports_are_asked_too(command: Command, other_shims: dict[str, Path
     at = next(index for index, line in enumerate(lines) if line.startswith("different: "))
     # one group, though dozens of versions and flags were asked, with a status and without
     assert sum(line.startswith("different: ") for line in lines) == 1
-    assert lines[at].startswith(
-        f"different: cuGetProcAddress_v2('cuMemMapOther'): {len(differences)} answers, version 0 "
-    )
+    assert lines[at].startswith(f"different: cuGetProcAddress_v2('cuMemMapOther'): {len(differences)} answers, ")
     assert lines[at].endswith(", flags 0 1 2 3")
-    assert lines[at + 1 : at + 3] == [
-        "  without the shim  NULL; status 2 (version too low)",
-        "  with the shim     a wrapper of cuMemMapOther; status 2 (version too low)",
-    ] or lines[at + 1 : at + 3] == ["  without the shim  NULL", "  with the shim     a wrapper of cuMemMapOther"]
+    assert lines[at + 1 : at + 3] == ["  without the shim  NULL", "  with the shim     a wrapper of cuMemMapOther"]
 
 
 def test_partial_shim_is_counted(command: Command, other_shims: dict[str, Path]) -> None:
     options = ["--libcuda", str(command.world.driver("13.1")), "--shim", str(other_shims["partial"])]
     done = command("conform", *options)
     assert done.returncode == 0
-    answer, advice, covers = done.stdout.splitlines()[:3]
-    assert "conforms" in answer
+    answer, advice = done.stdout.splitlines()[:2]
+    assert answer.endswith(": it covers 0 of 25 names on every route, and every name on 0 of 4 routes")
+    assert " conforms on " in answer
     assert "--require all" in advice
-    assert covers == "  it covers 0 of 25 names on every route, and every name on 0 of 4 routes"
     for required in ("all", "direct", "dlsym,cuGetProcAddress_v2"):
         done = command("conform", *options, "--require", required)
         assert done.returncode == 1
@@ -338,12 +333,12 @@ def test_text_output(command: Command) -> None:
     driver = command.world.driver("13.0")
     done = command("conform", "--libcuda", driver)
     assert done.returncode == 0
-    answer, covers, counts, table = done.stdout.splitlines()[:4]
-    assert answer == f"{command.world.shim} conforms on {driver}"
-    assert covers == "  it covers 23 of 23 names on every route, and every name on 4 of 4 routes"
+    answer, counts, table = done.stdout.splitlines()[:3]
+    covers = "it covers 23 of 23 names on every route, and every name on 4 of 4 routes"
+    assert answer == f"{command.world.shim} conforms on {driver}: {covers}"
     assert re.fullmatch(r"  \d+ questions, \d+ answers substituted, 0 different", counts)
     assert table.split() == ["direct", "dlsym", "cuGetProcAddress", "cuGetProcAddress_v2"]
-    assert "cuMulticastBindMem_v2                   phantom" in done.stdout
+    assert re.search("cuMulticastBindMem_v2 +phantom", done.stdout)
 
 
 def test_surface_is_the_shims(plain: World) -> None:
