@@ -13,15 +13,21 @@ from pathlib import Path
 from cuinterpose.frame import Frame, Status
 from cuinterpose.ticket import F_ADD_SEALS, MFD_ALLOW_SEALING, MFD_CLOEXEC, SEALS, Kind, Ticket, Verdict
 from tests import ROOT
-from tests.cuinterpose.shim_world import Toolchain
+from tests.cuinterpose.shim_world import NATIVE, Toolchain
 
 SOURCES = [ROOT / "cuinterpose" / "src" / f"{name}.c" for name in ("ticket", "frame", "peer", "endpoint")]
 VERDICTS = (Verdict.NOT_A_TICKET, Verdict.TICKET, Verdict.BAD)
 Identity = ctypes.c_uint8 * 16
 
 
+FAULTS = ("pread", "pwrite", "recvmsg", "sendmsg", "fcntl", "syscall")
+_ERRNO = 4242  # no error's
+
+
 def build(output: Path, tools: Toolchain) -> Path:
-    return tools.shared(output, SOURCES, "-Wshadow")
+    """With native/faults.c between it and the kernel, which lets everything through until it is told otherwise."""
+    wrap = ",".join(f"--wrap={name}" for name in FAULTS)
+    return tools.shared(output, [*SOURCES, NATIVE / "faults.c"], "-Wshadow", f"-Wl,{wrap}")
 
 
 class CTicket(ctypes.Structure):
@@ -104,7 +110,18 @@ class CServer(ctypes.Structure):
 
 class Library:
     def __init__(self, path: Path) -> None:
-        self.c = ctypes.CDLL(str(path))
+        self.c = ctypes.CDLL(str(path), use_errno=True)
+
+    @contextmanager
+    def fault(self, call: str, times: int = 1, error: int = 0, *, skip: int = 0) -> Iterator[None]:
+        """Calls of the library that fail with errno, or for 0 are cut to half: after skip of them, so many, and all met."""
+        assert self.c.fault(call.encode(), skip, times, error) == 0
+        try:
+            yield
+        finally:
+            met = self.c.fault(call.encode(), 0, 0, 0)
+        assert self.c.fault(call.encode(), 0, 0, 0) == 0
+        assert met == times, f"{call} failed {met} times"
 
     def encode(self, ticket: Ticket) -> bytes | None:
         data = (ctypes.c_uint8 * 256)()
@@ -126,7 +143,9 @@ class Library:
 
     def classify(self, fd: int) -> tuple[Verdict, Ticket | None]:
         ticket = CTicket()
+        ctypes.set_errno(_ERRNO)
         verdict = VERDICTS[self.c.cui_ticket_classify(fd, ctypes.byref(ticket))]
+        assert ctypes.get_errno() == _ERRNO  # the program's, which the shim must leave alone
         return verdict, ticket.ticket() if verdict is Verdict.TICKET else None
 
     def encode_frame(self, frame: Frame) -> bytes:

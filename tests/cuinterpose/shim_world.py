@@ -154,6 +154,9 @@ def build_world(root: Path, tools: Toolchain, shim: Callable[[Path, Toolchain], 
             pool.submit(make_runtime, "runtimes-13.1", "libcudart.so.11.0", RUNTIMES["libcudart.so.11.0"]),
             pool.submit(make_runtime, "runtimes-13.1", "libcudart.so.13", RUNTIME_13_1),
             pool.submit(tools.shared, objects / "libinterposer.so", [NATIVE / "interposer.c"], keep_caller, "-ldl"),
+            pool.submit(
+                tools.shared, objects / "libdlopen.so", [NATIVE / "interposer.c"], "-DDLOPEN", keep_caller, "-ldl"
+            ),
             pool.submit(tools.shared, objects / "libearly.so", [NATIVE / "early.c"], keep_caller, "-ldl"),
             pool.submit(
                 tools.shared,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import errno
 import os
 import re
 import resource
@@ -556,6 +557,44 @@ def test_no_descriptor_left_to_receive(library: Library, where: Path, client: Cl
             assert client(library, Ticket(Kind.UNICAST, PARTICIPANT, RESOURCE, path)) == (Status.MALFORMED, -1, 0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_one_descriptor_left_to_receive(library: Library, where: Path, client: Client) -> None:
+    """Two come and one finds room: the kernel installs it and says MSG_CTRUNC, and it is not taken for the answer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def behave(connection: socket.socket, request: Frame) -> None:
+        with open(os.devnull, "rb") as null:
+            rights = array.array("i", [null.fileno()] * 2)
+            free = os.dup(null.fileno())
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+            reply = replace(request, op=request.op | REPLY)
+            connection.sendmsg([reply.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            connection.recv(1)  # until the client has taken it
+
+    try:
+        with hostile_server(where, behave) as path:
+            assert client(library, Ticket(Kind.UNICAST, PARTICIPANT, RESOURCE, path)) == (Status.MALFORMED, -1, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("call", ["recvmsg", "sendmsg"])
+def test_interrupted_exchange(library: Library, where: Path, call: str) -> None:
+    """EINTR on either side of the C client: asked again."""
+    with python_server(library, where) as path, library.fault(call, 3, errno.EINTR):
+        status, fd, _ = library.export(Ticket(Kind.UNICAST, PARTICIPANT, RESOURCE, path))
+        assert status is Status.OK
+        os.close(fd)
+    with python_server(library, where) as path, library.fault(call, 1, errno.EPIPE):
+        assert library.export(Ticket(Kind.UNICAST, PARTICIPANT, RESOURCE, path)) == (Status.TRANSPORT, -1, 0)
+
+
+def test_a_frame_sent_in_part(library: Library, where: Path) -> None:
+    """SEQPACKET never does so; if it did, it would be no exchange."""
+    with python_server(library, where) as path, library.fault("sendmsg"):
+        assert library.export(Ticket(Kind.UNICAST, PARTICIPANT, RESOURCE, path)) == (Status.TRANSPORT, -1, 0)
 
 
 def test_server_without_descriptors_recovers(library: Library, server: str) -> None:

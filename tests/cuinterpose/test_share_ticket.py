@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import random
@@ -140,6 +141,98 @@ def test_seals_are_needed_all(library: Library, seals: int) -> None:
 def test_size(library: Library, size: int) -> None:
     data = (TICKET.encode() + bytes(4096))[:size]
     assert verdict_on(library, memfd(data)) is (Verdict.NOT_A_TICKET if size < 8 else Verdict.BAD)
+
+
+def test_reasons() -> None:
+    """What is wrong with a bad ticket is said by the rule that it breaks."""
+    for data, seals, why in (
+        (TICKET.encode() + b"\0", SEALS, "size: more than 256 bytes"),
+        (TICKET.encode()[:-1], SEALS, "size: 255 bytes, not 256"),
+        (TICKET.encode(), 0b1011, "not sealed: GROW missing"),
+        (TICKET.encode(), 0, "not sealed: SEAL|SHRINK|GROW|WRITE missing"),
+        (TICKET.encode()[:12] + b"\3" + TICKET.encode()[13:], SEALS, "kind 3: neither unicast (1) nor multicast (2)"),
+        (TICKET.encode()[:255] + b"\1", SEALS, "a byte after the endpoint is not zero"),
+        (TICKET.encode(), SEALS, "sealed and well-formed"),
+        (b"CUTICKE", SEALS, "no magic"),
+    ):
+        fd = memfd(data, seals)
+        found = classify(fd)
+        assert (found.why, found.seals & 15) == (why, seals)
+        os.close(fd)
+    with open(os.devnull, "rb") as null:
+        found = classify(null.fileno())
+        assert found.seals == -1
+        assert found.why.startswith("F_GET_SEALS: ")
+
+
+def test_interrupted_reading(library: Library) -> None:
+    """EINTR, which tmpfs rarely gives: asked again, and the answer is the same."""
+    fd = memfd(TICKET.encode())
+    with library.fault("pread", 3, errno.EINTR):
+        assert library.classify(fd) == (Verdict.TICKET, TICKET)
+    with library.fault("pread", 1, errno.EIO):
+        assert library.classify(fd) == (Verdict.NOT_A_TICKET, None)
+    with library.fault("pread"):
+        assert library.classify(fd) == (Verdict.BAD, None)
+    os.close(fd)
+
+
+def test_a_kernel_without_noexec_seal(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Linux 6.3 memfd_create refuses the flag: the ticket is made without it, and needs no more than the four."""
+    before = open_descriptors()
+    made = os.memfd_create
+
+    def older(name: str, flags: int) -> int:
+        if flags & MFD_NOEXEC_SEAL:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return made(name, flags)
+
+    with library.fault("memfd_create", 1, errno.EINVAL):
+        fds = [library.create(TICKET)]
+    monkeypatch.setattr(os, "memfd_create", older)
+    fds.append(create(TICKET))
+    for fd in fds:
+        assert fcntl.fcntl(fd, F_GET_SEALS) == SEALS
+        assert not os.get_inheritable(fd)
+        assert verdict_on(library, fd) is Verdict.TICKET
+    for error in (errno.EMFILE, errno.EPERM):
+        with library.fault("memfd_create", 1, error), pytest.raises(OSError, match=os.strerror(error)):
+            library.create(TICKET)
+    with library.fault("memfd_create", 2, errno.EINVAL), pytest.raises(OSError, match="Invalid argument"):
+        library.create(TICKET)
+    assert open_descriptors() == before
+
+
+def test_a_ticket_that_cannot_be_finished(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing or sealing fails: an error, and no descriptor is left."""
+    before = open_descriptors()
+    for call, error, expected in (
+        ("pwrite", errno.ENOSPC, errno.ENOSPC),
+        ("pwrite", 0, errno.EIO),
+        ("fcntl", errno.EPERM, errno.EPERM),
+    ):
+        with library.fault(call, 1, error), pytest.raises(OSError, match=os.strerror(expected)):
+            library.create(TICKET)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda fd, data, at: 255)
+        with pytest.raises(OSError, match="short write"):
+            create(TICKET)
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "fcntl", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no")))
+        with pytest.raises(OSError, match="no"):
+            create(TICKET)
+    assert open_descriptors() == before
+
+
+def test_randomness(library: Library) -> None:
+    """Interrupted or short: asked again. None to be had: no identity."""
+    identity = (ctypes.c_uint8 * 16)()
+    for error in (errno.EINTR, 0):
+        with library.fault("getrandom", 2, error):
+            assert library.c.cui_identity_random(identity) == 0
+        assert any(identity)
+    with library.fault("getrandom", 1, errno.ENOSYS):
+        assert library.c.cui_identity_random(identity) == -errno.ENOSYS
 
 
 def test_exec_sealed(library: Library) -> None:

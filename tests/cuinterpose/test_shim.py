@@ -44,6 +44,7 @@ def test_direct(world: World, driver: str, program: str, binding: str) -> None:
         "unused_driver",
         "repeated_next",
         "private_scopes",
+        "own_handle",
         "versioned_stats",
         "page_end",
         "forked",
@@ -107,6 +108,7 @@ def test_look_up_before_the_environment(world: World, switch: dict[str, str]) ->
         ("interposer_after", "shim interposer"),
         ("dlsym_interposer", "dlsym shim"),
         ("dlsym_interposer", "shim dlsym"),
+        ("errno_of_default", "shim dlopen"),
     ],
 )
 def test_chains(world: World, case: str, order: str) -> None:

@@ -448,6 +448,41 @@ static void dependency_of_group(void)
 	CHECK(dep(handle, "cuMemCreate"));
 }
 
+/* errno is the caller's, though its dependencies were opened and closed meanwhile (by an interposer that changes it). */
+static void errno_of_default(void)
+{
+	lookup_fn *direct = (lookup_fn *)dlsym(load("libdirect.so", RTLD_NOW | RTLD_LOCAL), "direct_dlsym");
+	lookup_fn *plugin = (lookup_fn *)dlsym(load("libplugin.so", RTLD_NOW | RTLD_LOCAL), "plugin_dlsym");
+	const int *opened = dlsym(RTLD_DEFAULT, "interposed_calls");
+
+	CHECK(opened);
+	for (int i = 0; i < 2; i++) {
+		int before = *opened;
+
+		errno = 77;
+		void *found = (i ? plugin : direct)(RTLD_DEFAULT, "cuMemMap");
+		CHECK(errno == 77);
+		CHECK(*opened == before + 1);
+		CHECK((found == NULL) == (i == 1));
+	}
+}
+
+/* The shim asked for by its own handle answers with what it exports, a driver or none. */
+static void own_handle(void)
+{
+	Dl_info info;
+
+	CHECK(dladdr((void *)stats(), &info));
+	void *own = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+	CHECK(own);
+	for (int loaded = 0; loaded < 2; loaded++) {
+		for (unsigned int i = 0; i < COUNT; i++)
+			CHECK(is_wrapper_of(dlsym(own, surface[i].symbol), surface[i].symbol) && !dlerror());
+		CHECK(stats()->by_dlsym == 0 && stats()->unrecognised == 0);
+		driver();
+	}
+}
+
 /* Limits: look-ups that never come to us. */
 static void dlvsym_bypass(void)
 {
@@ -677,6 +712,8 @@ static const struct {
 	CASE(repeated_next),
 	CASE(private_scopes),
 	CASE(dependency_of_group),
+	CASE(errno_of_default),
+	CASE(own_handle),
 	CASE(dlvsym_bypass),
 	CASE(dlmopen_bypass),
 	CASE(deepbind_bypass),

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Somebody else's interposer of cuMemCreate, and with -DDLSYM of dlsym too. */
+/*
+ * Somebody else's interposer of cuMemCreate, and with -DDLSYM of dlsym too; with
+ * -DDLOPEN of dlopen and dlclose, which leave another errno behind, as they may.
+ */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -25,5 +29,26 @@ void *dlsym(void *handle, const char *name)
 	if (strncmp(name, "cu", 2) == 0)
 		interposed_lookups++;
 	return next(handle, name);
+}
+#endif
+
+#ifdef DLOPEN
+void *dlopen(const char *name, int flags)
+{
+	void *(*next)(const char *, int) = dlsym(RTLD_NEXT, "dlopen");
+	void *handle = next(name, flags);
+
+	interposed_calls++;
+	errno = EXDEV;
+	return handle;
+}
+
+int dlclose(void *handle)
+{
+	int (*next)(void *) = dlsym(RTLD_NEXT, "dlclose");
+	int result = next(handle);
+
+	errno = EXDEV;
+	return result;
 }
 #endif
