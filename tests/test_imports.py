@@ -49,6 +49,7 @@ ARROWS: dict[str, set[str]] = {
         "rules",
         "versions",
     },
+    "drivers.names": {"drivers.facts", "drivers.release", "naming"},
     "drivers.parsing": {"drivers.release", "errors", "kernel", "layout"},
     "drivers.release": {"layout", "naming"},
     "drivers.render": {"drivers.compare", "drivers.gvisor", "drivers.release", "errors", "layout", "structs"},
@@ -119,6 +120,7 @@ ARROWS: dict[str, set[str]] = {
     "trace.decode": {
         "abi",
         "drivers.facts",
+        "drivers.names",
         "drivers.release",
         "errors",
         "fields",

@@ -14,6 +14,7 @@ from typing import Any, Final
 from nvproxy_model import ioctl, versions
 from nvproxy_model.abi.escapes import ARGUMENTS, NV_ESC_ATTACH_GPUS_TO_FD, NV_ESC_CARD_INFO, NV_ESC_RM_ALLOC
 from nvproxy_model.drivers import facts as recorded
+from nvproxy_model.drivers.names import CallNames
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.errors import UnknownDriverVersion
 from nvproxy_model.fields import CStruct, Role, Scalar, Status
@@ -28,11 +29,8 @@ __all__ = ["TABLES", "Catalog", "Shape", "is_bits"]
 TABLES: Final[Mapping[str, str]] = {"fe": "frontend", "uvm": "uvm", "control": "control", "alloc": "alloc"}
 """The kind of an ioctl in a trace -> the table of a policy."""
 
-_CONTROL: Final = re.compile(r"NV(?:([0-9A-F]{4})|_EVENT_BUFFER|_SEMAPHORE_SURFACE|_CONF_COMPUTE|PCF0100)_CTRL_")
-_NOT_A_CLASS: Final = re.compile(r"_CTRL_|_MESSAGE_ID$|^UVM|^Uvm|_ERR_|^NVOS|_ESC_|^RUSD|_NOTIFIERS|^NVKMS|^NvKms")
 _SUFFIX: Final = re.compile(r"_(?:ALLOC(?:ATION)?_)?(?:PARAMS|PARAMETERS)(?:_V\d+)?$")
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_NO_PARAMS: Final = frozenset(("UVM_DEINITIALIZE",))
 
 
 class Shape:
@@ -134,73 +132,21 @@ class Catalog:
     # Names
 
     @cached_property
-    def _controls(self) -> dict[int, str]:
-        release = self.release
-        names: dict[int, str] = {}
-        for name, number in release.constants.items():
-            match = _CONTROL.match(name)
-            if match is None or name.endswith("_MESSAGE_ID") or not number & 0xFFFF:
-                continue
-            if match[1] is not None and number >> 16 != int(match[1], 16):
-                continue
-            if match[1] is None and number >> 16 == 0:
-                continue
-            if name not in release.params and "_CTRL_CMD_" not in name and _control_params(release, name) is None:
-                continue
-            old = names.get(number)
-            if old is None or self._rank(name) < self._rank(old):
-                names[number] = name
-        return names
-
-    def _rank(self, name: str) -> tuple[bool, bool, int, str]:
-        params = self.release.params
-        return name not in params, _control_params(self.release, name) is None, len(name), name
-
-    @cached_property
-    def _classes(self) -> dict[int, str]:
-        by_value: dict[int, list[str]] = {}
-        for name, number in self.release.constants.items():
-            # Below that, class numbers are common small integers: only the rules' own names can be told from the rest.
-            if 0x1000 <= number <= 0xFFFF and not _NOT_A_CLASS.search(name):
-                by_value.setdefault(number, []).append(name)
-        return {
-            number: min(names, key=lambda n: (n.startswith("NV2080_"), len(n), n)) for number, names in by_value.items()
-        }
-
-    @cached_property
-    def _uvm(self) -> dict[int, str]:
-        release = self.release
-        return {
-            number: name
-            for name, number in release.constants.items()
-            if name.startswith("UVM_") and (f"{name}_PARAMS" in release.structs or name in _NO_PARAMS)
-        }
-
-    @cached_property
-    def _escapes(self) -> dict[int, str]:
-        return {number: name for name, number in self.release.constants.items() if name.startswith("NV_ESC_")}
+    def names(self) -> CallNames:
+        """NVIDIA's names in this release."""
+        return CallNames.of(self.release)
 
     def name(self, kind: str, number: int) -> str | None:
         """NVIDIA's name for a number, or None where no public fact of this release names it."""
         rule = self.rules(kind).get(number)
         if rule is not None:
             return str(rule.name)
-        if kind == "control":
-            return self._controls.get(number)
-        if kind == "alloc":
-            return self._classes.get(number)
-        if kind == "uvm":
-            return self._uvm.get(number)
-        return self._escapes.get(number) if kind == "fe" else None
+        return self.names.name(TABLES.get(kind, kind), number)
 
-    @cached_property
+    @property
     def statuses(self) -> Mapping[int, str]:
         """NV status -> name (nvstatuscodes.h)."""
-        names: dict[int, str] = {}
-        for name, number in self.release.constants.items():
-            if name == "NV_OK" or name.startswith(("NV_ERR_", "NV_WARN_")):
-                names.setdefault(number, name)
-        return names
+        return self.names.statuses
 
     @cached_property
     def enums(self) -> Mapping[str, Mapping[int, str]]:
@@ -298,7 +244,7 @@ class Catalog:
         if kind == "uvm":
             return f"{name}_PARAMS" if name else None
         if kind == "control":
-            found = _control_params(self.release, name) if name else None
+            found = self.names.control_struct(name) if name else None
             return found or (rule.struct_at(self.node) if rule is not None else None)
         if rule is not None and rule.struct_at(self.node):
             return str(rule.struct_at(self.node))
@@ -337,8 +283,8 @@ class Catalog:
 
     def sizes(self) -> Iterator[tuple[str, int, int, int | None]]:
         """(kind, number, bytes, offset of the NV status or None) of the UVM commands and classes that only the facts know."""
-        for kind, names in (("uvm", self._uvm), ("alloc", self._classes)):
-            for number in names:
+        for kind in ("uvm", "alloc"):
+            for number in self.names.tables[kind]:
                 shape = self.shape(kind, number)
                 if shape is not None:
                     yield kind, number, shape.size, shape.status
@@ -348,14 +294,3 @@ def is_bits(names: Mapping[int, str]) -> bool:
     """Whether these are flags that may be set together: three single bits or more, and at most a name for none."""
     bits = [value for value in names if value]
     return len(bits) >= 3 and all(value & (value - 1) == 0 for value in bits)
-
-
-def _control_params(release: Release, name: str) -> str | None:
-    """By the header's MESSAGE_ID define, else by NVIDIA's naming rule, with and without ``_CMD_``."""
-    named = release.params.get(name)
-    if named is not None and named in release.structs:
-        return str(named)
-    for ruled in (name.replace("_CTRL_CMD_", "_CTRL_", 1) + "_PARAMS", name + "_PARAMS"):
-        if ruled in release.structs:
-            return ruled
-    return None

@@ -1,0 +1,212 @@
+"""NVIDIA's names for numbers and numbers for names: escapes, UVM commands, controls, classes, statuses.
+
+One look-up for everything that names a call. A header says a number; only its name says what kind of number it is, so the
+rules by which a name is told to be a command, a class or neither stand here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Final, Literal
+
+from nvproxy_model.drivers import facts as recorded
+from nvproxy_model.drivers.release import Release
+from nvproxy_model.naming import TABLES, Table, control_struct
+
+__all__ = ["CallNames", "Kind", "Symbol", "ever", "symbol"]
+
+Kind = Literal["frontend", "uvm", "control", "alloc", "status", "foreign", "other"]
+"""What a symbol is: a number of one of the four tables, an NV status, another driver's request, or none of these."""
+
+_CONTROL: Final = re.compile(r"NV(?:([0-9A-F]{4})|_EVENT_BUFFER|_SEMAPHORE_SURFACE|_CONF_COMPUTE|PCF0100)_CTRL_")
+_NO_PARAMS: Final = frozenset(("UVM_DEINITIALIZE",))
+_STATUS: Final = re.compile(r"NV_OK|NV_(?:ERR|WARN)_\w+")
+_NUMBERED: Final = re.compile(r"NV([0-9A-F]{4})_(?!CTRL_|NOTIFIERS|\w*_MESSAGE_ID)\w+")
+"""A class header names the class for its number: NVA081_VGPU_CONFIG is 0xa081."""
+_GENERATION: Final = re.compile(
+    r"(?:TURING|AMPERE|ADA|HOPPER|BLACKWELL|RUBIN|VOLTA|PASCAL|MAXWELL|KEPLER|FERMI|GF100|GT200|NV50|NV40|NV30|NV20|G84|GP100"
+    r"|NV01(?!_ALLOC_)|NV04(?=_DISPLAY_COMMON$|_SOFTWARE_TEST$|_MEMORY$))_(?!\w*_MESSAGE_ID)[A-Z0-9_]+"
+)
+"""A class named for the generation that brought it. Most NV04_ names, and two of NV01_, are functions of nvos.h."""
+_PLAIN: Final = frozenset(
+    {
+        "ACCESS_COUNTER_NOTIFY_BUFFER",
+        "MMU_FAULT_BUFFER",
+        "MMU_VIDMEM_ACCESS_BIT_BUFFER",
+        "MPS_COMPUTE",
+        "NVENC_SW_SESSION",
+        "NVFBC_SW_SESSION",
+        "NV_CE_UTILS",
+        "NV_CONFIDENTIAL_COMPUTE",
+        "NV_COUNTER_COLLECTION_UNIT",
+        "NV_EVENT_BUFFER",
+        "NV_EVENT_BUFFER_BIND",
+        "NV_IMEX_SESSION",
+        "NV_MEMORY_EXPORT",
+        "NV_MEMORY_FABRIC",
+        "NV_MEMORY_FABRIC_IMPORTED_REF",
+        "NV_MEMORY_FABRIC_IMPORT_V2",
+        "NV_MEMORY_MAPPER",
+        "NV_MEMORY_MULTICAST_FABRIC",
+        "NV_SEMAPHORE_SURFACE",
+        "PHYSICAL_CHANNEL_GPFIFO",
+        "RM_USER_SHARED_DATA",
+        "UVM_CHANNEL_RETAINER",
+    }
+)
+"""Classes of the driver's list (resource_list.h) and its class headers whose names have neither form."""
+
+
+def _is_class(name: str, number: int) -> bool:
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered is not None:
+        return number == int(numbered[1], 16) and number > 0
+    return 0 < number <= 0xFFFF and (name in _PLAIN or _GENERATION.fullmatch(name) is not None)
+
+
+class CallNames:
+    """The names of one set of constants. ``params`` maps controls to the structs that the headers' MESSAGE_IDs name."""
+
+    def __init__(self, constants: Iterable[tuple[str, int]], params: Mapping[str, str], structs: Mapping[str, object]) -> None:
+        self._constants = constants
+        self._params = params
+        self._structs = structs
+
+    @classmethod
+    def of(cls, release: Release) -> CallNames:
+        """Those of one release."""
+        return cls(release.constants.items(), release.params, release.structs)
+
+    def control_struct(self, name: str) -> str | None:
+        """The parameter struct of a control: by its header's MESSAGE_ID, else by NVIDIA's naming rule."""
+        named = self._params.get(name)
+        if named is not None and named in self._structs:
+            return str(named)
+        return control_struct(name, {}, self._structs) or (f"{name}_PARAMS" if f"{name}_PARAMS" in self._structs else None)
+
+    def is_control(self, name: str, number: int) -> bool:
+        """Whether a name is a control command's; the constants of its interface have the same prefix."""
+        match = _CONTROL.match(name)
+        if match is None or name.endswith("_MESSAGE_ID") or not number & 0xFFFF:
+            return False
+        if number >> 16 != int(match[1], 16) if match[1] is not None else not number >> 16:
+            return False
+        return name in self._params or "_CTRL_CMD_" in name or self.control_struct(name) is not None
+
+    def is_uvm(self, name: str) -> bool:
+        """Whether a name is a UVM command's: the only names of its headers that have a struct of parameters."""
+        return name.startswith("UVM_") and (f"{name}_PARAMS" in self._structs or name in _NO_PARAMS)
+
+    def table_of(self, name: str, number: int) -> Table | None:
+        """The table in which a constant would stand, or None if it is not a call's number."""
+        if name.startswith("NV_ESC_"):
+            return "frontend"
+        if name.startswith("UVM_"):
+            return "uvm" if self.is_uvm(name) else None
+        if _CONTROL.match(name):
+            return "control" if self.is_control(name, number) else None
+        return "alloc" if _is_class(name, number) else None
+
+    @cached_property
+    def tables(self) -> Mapping[Table, Mapping[int, tuple[str, ...]]]:
+        """Table -> number -> its names, the one to show first."""
+        found: dict[Table, dict[int, set[str]]] = {table: {} for table in TABLES}
+        for name, number in self._constants:
+            table = self.table_of(name, number)
+            if table is not None:
+                found[table].setdefault(number, set()).add(name)
+        return {
+            table: {number: tuple(sorted(names, key=self._rank)) for number, names in numbers.items()}
+            for table, numbers in found.items()
+        }
+
+    def _rank(self, name: str) -> tuple[bool, bool, bool, int, str]:
+        """Controls with a struct before others, then the shortest: an alias is longer than what it stands for."""
+        return name not in self._params, self.control_struct(name) is None, name.startswith("NV2080_"), len(name), name
+
+    def name(self, table: str, number: int) -> str | None:
+        """The name of a table's number, or None."""
+        return next(iter(self.all(table, number)), None)
+
+    def all(self, table: str, number: int) -> tuple[str, ...]:
+        """Every name of a table's number."""
+        return next((numbers.get(number, ()) for name, numbers in self.tables.items() if name == table), ())
+
+    @cached_property
+    def statuses(self) -> Mapping[int, str]:
+        """NV status -> name (nvstatuscodes.h)."""
+        names: dict[int, str] = {}
+        for name, number in self._constants:
+            if _STATUS.fullmatch(name):
+                names.setdefault(number, name)
+        return names
+
+
+@cache
+def ever() -> CallNames:
+    """The names of every recorded release together."""
+    facts = recorded.load()
+    constants = (
+        (name, value)
+        for name in facts.names("constants")
+        for value in {value for _, value in facts.runs("constants", name) if value is not None}
+    )
+    params = {name: str(struct) for name in facts.names("params") if (struct := _newest("params", name)) is not None}
+    return CallNames(tuple(constants), params, dict.fromkeys(facts.names("structs")))
+
+
+def _newest(table: str, name: str) -> Any:
+    """What the last recorded release that has a name says of it, or None."""
+    values = (value for _, value in reversed(recorded.load().runs(table, name)))
+    return next((value for value in values if value is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A constant of NVIDIA's headers: its newest value, what kind of number that is, and the same in words."""
+
+    name: str
+    value: int
+    kind: Kind
+    what: str
+
+
+_WORDS: Final[Mapping[str, str]] = {
+    "frontend": "an escape",
+    "uvm": "a UVM command",
+    "control": "a control command",
+    "alloc": "a class",
+    "status": "an NV status, which a call answers with",
+    "foreign": "a request to /dev/nvidia-modeset (NVKMS), a device that nvproxy does not have",
+}
+
+
+def symbol(name: str) -> Symbol | None:
+    """What a name of NVIDIA's headers is, whichever release has it; None if none has. Case counts."""
+    value = _newest("constants", name)
+    if value is None:
+        return None
+    number = int(value)
+    kind: Kind | None = ever().table_of(name, number)
+    if kind is None and _STATUS.fullmatch(name):
+        kind = "status"
+    if kind is None and name.startswith("NVKMS_IOCTL_"):
+        kind = "foreign"
+    if kind is not None:
+        return Symbol(name, number, kind, _WORDS[kind])
+    return Symbol(name, number, "other", _other(name))
+
+
+def _other(name: str) -> str:
+    struct = name.removesuffix("_MESSAGE_ID")
+    if struct != name:
+        return f"the index of the struct {struct} within its interface, not the number of a command"
+    if "_ENGINE_TYPE_" in name:
+        return "an engine type"
+    enum = _newest("enums", name)
+    if enum:
+        return f"a value of the enum {enum}"
+    return "a constant of NVIDIA's headers that is not the number of a call"
