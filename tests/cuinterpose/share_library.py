@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import threading
@@ -143,9 +144,13 @@ class Library:
 
     def classify(self, fd: int) -> tuple[Verdict, Ticket | None]:
         ticket = CTicket()
-        ctypes.set_errno(_ERRNO)
-        verdict = VERDICTS[self.c.cui_ticket_classify(fd, ctypes.byref(ticket))]
-        assert ctypes.get_errno() == _ERRNO  # the program's, which the shim must leave alone
+        verdicts = set()
+        for before in (errno.EINTR, _ERRNO):  # the program's, which the shim must leave alone, and not take for its own
+            ctypes.set_errno(before)
+            verdicts.add(self.c.cui_ticket_classify(fd, ctypes.byref(ticket)))
+            assert ctypes.get_errno() == before
+        (found,) = verdicts
+        verdict = VERDICTS[found]
         return verdict, ticket.ticket() if verdict is Verdict.TICKET else None
 
     def encode_frame(self, frame: Frame) -> bytes:
@@ -159,6 +164,15 @@ class Library:
         data = (ctypes.c_uint8 * len(message)).from_buffer_copy(message)
         status = Status(self.c.cui_frame_decode(data, ctypes.c_size_t(len(message)), ctypes.byref(frame)))
         return frame.frame() if status is Status.OK else status
+
+    def send(self, socket: int, frame: Frame, fd: int = -1) -> Status:
+        return Status(self.c.cui_frame_send(socket, ctypes.byref(CFrame.of(frame)), fd))
+
+    def receive(self, socket: int) -> tuple[Status, Frame, int]:
+        """(status, frame, descriptor or -1)"""
+        frame, fd = CFrame(), ctypes.c_int(-7)
+        status = self.c.cui_frame_receive(socket, ctypes.byref(frame), ctypes.byref(fd))
+        return Status(status), frame.frame(), fd.value
 
     def export(self, ticket: Ticket, timeout_ms: int = 300) -> tuple[Status, int, int]:
         """(status, descriptor or -1, cuda)"""

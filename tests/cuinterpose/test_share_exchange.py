@@ -12,6 +12,7 @@ import os
 import re
 import resource
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -89,6 +90,54 @@ def test_every_bit_of_a_frame(library: Library) -> None:
         data = bytearray(good)
         data[bit // 8] ^= 1 << bit % 8
         assert library.decode_frame(bytes(data)) == decode_in_python(bytes(data))
+
+
+@given(value=frames, payload=st.binary(min_size=1, max_size=40))
+def test_a_payload_has_the_length_that_the_frame_says(library: Library, value: Frame, payload: bytes) -> None:
+    whole = replace(value, length=len(payload))
+    assert library.decode_frame(whole.encode() + payload) == frame.decode(whole.encode() + payload) == whole
+    for length in (len(payload) - 1, len(payload) + 1):
+        message = replace(value, length=length).encode() + payload
+        assert library.decode_frame(message) == decode_in_python(message) == Status.MALFORMED
+
+
+def test_frames_between_the_languages(library: Library) -> None:
+    """Descriptor 0 rides as any other, and what fails says so."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        for fd in (-1, 0, ours.fileno()):
+            assert library.send(ours.fileno(), REQUEST, fd) is Status.OK
+            received, got = frame.receive(theirs)
+            assert (received, got is None) == (REQUEST, fd < 0)
+            frame.send(ours, REQUEST, None if fd < 0 else fd)
+            status, received, again = library.receive(theirs.fileno())
+            assert (status, received, again >= 0) == (Status.OK, REQUEST, fd >= 0)
+            for copy in (got, again):
+                if copy is not None and copy >= 0:
+                    assert os.path.sameopenfile(copy, fd)
+                    assert not os.get_inheritable(copy)
+                    os.close(copy)
+        for error in (0, errno.EPIPE):
+            with library.fault("sendmsg", 1, error):
+                assert library.send(ours.fileno(), REQUEST) is Status.TRANSPORT
+        frame.receive(theirs)  # the one that was cut
+        with library.fault("recvmsg", 1, errno.ECONNRESET):
+            assert library.receive(theirs.fileno())[0] is Status.TRANSPORT
+        theirs.close()
+        assert library.send(ours.fileno(), REQUEST) is Status.TRANSPORT
+        with pytest.raises(ProtocolError, match="TRANSPORT"):
+            frame.send(ours, REQUEST)
+
+
+@pytest.mark.parametrize("milliseconds", [1, 999, 1000, 1001, 61_500])
+def test_timeout_of_a_socket(library: Library, milliseconds: int) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        assert library.c.cui_socket_timeout(connection.fileno(), milliseconds) == 0
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            seconds, rest = struct.unpack("qq", connection.getsockopt(socket.SOL_SOCKET, option, 16))
+            # the kernel counts in ticks, of at most 10 ms
+            assert 0 <= seconds * 1000 + rest / 1000 - milliseconds <= 10
+    assert library.c.cui_socket_timeout(-1, 1) == -errno.EBADF
 
 
 # ---- servers and clients, in C and in Python

@@ -168,11 +168,12 @@ def test_reasons() -> None:
 def test_interrupted_reading(library: Library) -> None:
     """EINTR, which tmpfs rarely gives: asked again, and the answer is the same."""
     fd = memfd(TICKET.encode())
+    # it is classified twice
     with library.fault("pread", 3, errno.EINTR):
         assert library.classify(fd) == (Verdict.TICKET, TICKET)
-    with library.fault("pread", 1, errno.EIO):
+    with library.fault("pread", 2, errno.EIO):
         assert library.classify(fd) == (Verdict.NOT_A_TICKET, None)
-    with library.fault("pread"):
+    with library.fault("pread", 2):
         assert library.classify(fd) == (Verdict.BAD, None)
     os.close(fd)
 
@@ -222,6 +223,21 @@ def test_a_ticket_that_cannot_be_finished(library: Library, monkeypatch: pytest.
         with pytest.raises(OSError, match="no"):
             create(TICKET)
     assert open_descriptors() == before
+
+
+def test_descriptor_zero(library: Library) -> None:
+    """A number like any other, in a program that has closed its standard input."""
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        for make in (library.create, create):
+            fd = make(TICKET)
+            assert fd == 0
+            assert verdict(library, fd).ticket == TICKET
+            os.close(fd)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
 
 
 def test_randomness(library: Library) -> None:
