@@ -1,10 +1,20 @@
-"""Hypothesis profiles: `ci`, the default, finds the same examples every time; `deep` looks further. HYPOTHESIS_PROFILE chooses."""
+"""Hypothesis profiles: `ci`, the default, finds the same examples every time; `deep` looks further. HYPOTHESIS_PROFILE chooses.
+
+And what more than one area needs and costs enough to be made once a session: the built distributions.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import ROOT
 
 settings.register_profile(
     "ci",
@@ -18,3 +28,43 @@ settings.register_profile(
     "deep", max_examples=20_000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def source_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git knows and does not ignore, links as links: building leaves files behind."""
+    if not shutil.which("git"):
+        pytest.skip("no git here")
+    try:
+        import setuptools
+    except ImportError:
+        pytest.skip("no setuptools here")
+    if int(setuptools.__version__.split(".")[0]) < 77:
+        pytest.skip(f"setuptools {setuptools.__version__} is older than the build needs (77)")
+    listing = ["git", "ls-files", "-zco", "--exclude-standard"]
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    copy = tmp_path_factory.mktemp("tree")
+    for name in filter(None, listed.stdout.split("\0")):
+        source, target = ROOT / name, copy / name
+        if source.is_symlink() or source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def distributions(source_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, and the wheel built from it, by the build backend that is installed here; native where it can."""
+    where = tmp_path_factory.mktemp("dist")
+    kept = {name: value for name, value in os.environ.items() if name not in ("NVPROXY_NATIVE", "CC", "CFLAGS")}
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", where, source_tree],
+        env=kept,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return where

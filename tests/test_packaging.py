@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -26,26 +23,7 @@ def test_links_are_relative_and_lead_to_the_root(name: str, target: str) -> None
     assert link.resolve() == ROOT / name
 
 
-@pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A source distribution, and a wheel built from it, by the build backend that is installed here."""
-    tmp = tmp_path_factory.mktemp("build")
-    tree = tmp / "tree"
-    made_here = (".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis", "*.so")
-    ignored = shutil.ignore_patterns(*made_here)
-    shutil.copytree(ROOT, tree, symlinks=True, ignore=ignored)
-    environment = {**os.environ, "NVPROXY_NATIVE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp / "dist", tree],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return tmp / "dist"
-
-
+@pytest.mark.slow
 def test_the_wheel(distributions: Path) -> None:
     (wheel,) = distributions.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -68,6 +46,7 @@ def test_the_wheel(distributions: Path) -> None:
         assert f"{command} = " in scripts
 
 
+@pytest.mark.slow
 def test_the_source_distribution_holds_what_the_native_parts_need(distributions: Path) -> None:
     (sdist,) = distributions.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

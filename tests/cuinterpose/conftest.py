@@ -54,7 +54,7 @@ def aarch64(tmp_path_factory: pytest.TempPathFactory) -> World:
     return build_world(tmp_path_factory.mktemp("aarch64"), tools)
 
 
-@pytest.fixture(params=["plain", "sanitized", "aarch64"])
+@pytest.fixture(params=["plain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sanitized", "aarch64"))])
 def world(request: pytest.FixtureRequest) -> World:
     chosen: World = request.getfixturevalue(request.param)
     return chosen

@@ -73,6 +73,7 @@ def test_linked_file(plain: World) -> None:
     check_linked_file(plain.shim, platform.machine())
 
 
+@pytest.mark.slow
 def test_linked_file_of_aarch64(aarch64: World) -> None:
     check_linked_file(aarch64.shim, "aarch64")
 

@@ -11,7 +11,7 @@ from tests.cuinterpose.share_library import SOURCES
 from tests.cuinterpose.shim_world import NATIVE, World
 
 
-@pytest.mark.parametrize("flavour", ["plain", "sanitized"])
+@pytest.mark.parametrize("flavour", ["plain", pytest.param("sanitized", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shim", [True, False], ids=["shim", "alone"])
 def test_two_processes(request: pytest.FixtureRequest, tmp_path: Path, flavour: str, shim: bool) -> None:
     world: World = request.getfixturevalue(flavour)

@@ -13,6 +13,7 @@ from tests.cuinterpose.share_library import build
 from tests.cuinterpose.shim_world import World
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ticket", "exchange"])
 def test_sanitized(sanitized: World, tmp_path: Path, name: str) -> None:
     built = build(tmp_path / "libshare.so", sanitized.tools)
