@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-__all__ = ["MAX_SIZE", "NV_IOCTL_MAGIC", "encode", "magic", "number", "parse_request", "request", "size"]
+__all__ = [
+    "FOREIGN",
+    "MAX_SIZE",
+    "NV_IOCTL_MAGIC",
+    "encode",
+    "foreign",
+    "magic",
+    "number",
+    "parse_request",
+    "request",
+    "size",
+]
 
 NV_IOCTL_MAGIC: Final = ord("F")
 """nv-ioctl-numbers.h. linux/fb.h has the same letter: its requests have other directions and lower numbers."""
+FOREIGN: Final[Mapping[int, str]] = {0x6D: "NVKMS", 0x64: "DRM", 0x47: "WSL"}
+"""Letters of the requests of other drivers of a GPU: nvidia-modeset (nvkms-ioctl.h), the kernel's DRM (drm.h), Windows'
+dxgkrnl (d3dkmthk.h)."""
 MAX_SIZE: Final = 0x3FFF
 """The largest argument that a request can encode, in bytes."""
 
@@ -38,6 +52,11 @@ def size(request: int) -> int:
 def magic(request: int) -> int:
     """_IOC_TYPE: the letter of the driver that the request is for."""
     return request >> 8 & 0xFF
+
+
+def foreign(request: int) -> str | None:
+    """Which other driver of a GPU a request is for (`FOREIGN`), or None. UVM's commands have no letter."""
+    return FOREIGN.get(magic(request)) if request > 0xFFFF else None
 
 
 def encode(direction: int, letter: int, nr: int, size: int) -> int:

@@ -131,7 +131,7 @@ ARROWS: dict[str, set[str]] = {
         "trace.format",
         "versions",
     },
-    "trace.devices": {"trace.format"},
+    "trace.devices": {"ioctl", "trace.format"},
     "trace.format": {"printable", "trace.lines"},
     "trace.judge": {
         "abi",
@@ -149,7 +149,7 @@ ARROWS: dict[str, set[str]] = {
         "versions",
     },
     "trace.lines": {"errors", "printable"},
-    "trace.logs": {"ioctl", "trace.devices", "trace.format", "trace.reader"},
+    "trace.logs": {"abi", "ioctl", "printable", "trace.devices", "trace.format", "trace.lines"},
     "trace.reader": {"abi", "ioctl", "printable", "trace.format", "trace.lines"},
     "trace.record": {
         "abi",
@@ -161,7 +161,6 @@ ARROWS: dict[str, set[str]] = {
         "trace.decode",
         "trace.devices",
         "trace.format",
-        "trace.logs",
         "trace.reader",
         "versions",
     },

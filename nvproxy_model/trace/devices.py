@@ -1,15 +1,30 @@
-"""Which device stands behind a descriptor, per process, as a trace tells it."""
+"""Which device stands behind a descriptor, per process, and whose device a node is."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
+from nvproxy_model import ioctl
 from nvproxy_model.trace.format import Record
 
-__all__ = ["DEVICE_KINDS", "Descriptors", "device_kind"]
+__all__ = [
+    "DEVICE_KINDS",
+    "DescriptorMap",
+    "Descriptors",
+    "device_kind",
+    "graphics",
+    "ioctl_kind",
+    "kind_on",
+    "nvidia",
+]
 
-_LIMIT: Final = 1 << 16
+_PROCESSES: Final = 1 << 16
+_DESCRIPTORS: Final = 1 << 18
+"""Changes to all descriptor tables together that are remembered."""
+
+_FRONTEND: Final = re.compile(r"/dev/nvidia(?:ctl|[0-9]+)")
 
 DEVICE_KINDS: Final = ("frontend", "uvm", "open-only", "other")
 
@@ -18,62 +33,158 @@ def device_kind(path: str | None) -> str:
     """How nvproxy sees a device node: ``frontend`` (nvidiactl, nvidiaN), ``uvm``, ``open-only`` (nvidia-caps,
     IMEX channels), or ``other``.
     """
-    name = (path or "").removeprefix("/dev/")
-    if name == "nvidiactl" or (name.startswith("nvidia") and name[6:].isdigit()):
+    path = path or ""
+    if _FRONTEND.fullmatch(path):
         return "frontend"
-    if name == "nvidia-uvm":
+    if path == "/dev/nvidia-uvm":
         return "uvm"
-    if name.startswith(("nvidia-caps/", "nvidia-caps-imex-channels/")):
+    if path.startswith(("/dev/nvidia-caps/", "/dev/nvidia-caps-imex-channels/")):
         return "open-only"
     return "other"
 
 
-class Descriptors:
-    """Follows open, dup, close, fork and exec. A descriptor that an ioctl names though none of these brought it is ``unseen``."""
+def ioctl_kind(path: str) -> str:
+    """The kind of an ioctl on a device node of which only the request is known: ``fe``, ``uvm`` or ``other``."""
+    if path == "/dev/nvidia-uvm-tools":
+        return "uvm"
+    return {"frontend": "fe", "uvm": "uvm"}.get(device_kind(path), "other")
+
+
+def kind_on(path: str, request: int) -> str:
+    """The kind of a request on a device node: ``other`` for one that has another driver's letter, as TCGETS has."""
+    kind = ioctl_kind(path)
+    return "other" if kind == "fe" and ioctl.magic(request) not in (0, ioctl.NV_IOCTL_MAGIC) else kind
+
+
+def nvidia(path: str | None) -> bool:
+    """Whether a node is one of NVIDIA's."""
+    return path is not None and path.startswith("/dev/nvidia")
+
+
+def graphics(path: str | None) -> bool:
+    """Whether a node belongs to another driver of a GPU: the kernel's DRM, or WSL's."""
+    return path is not None and (path.startswith("/dev/dri/") or path == "/dev/dxg")
+
+
+_BITS: Final = 5
+_WIDTH: Final = 1 << _BITS
+_EMPTY: Final[tuple[None, ...]] = (None,) * _WIDTH
+
+
+class DescriptorMap:
+    """Descriptor -> device node. A copy costs nothing and shares all that neither side has changed since.
+
+    A tree of tuples, 32 to a node: a change copies the path to its leaf. A fork bomb in a log costs memory only for what its
+    processes really do.
+    """
+
+    __slots__ = ("_height", "_root")
 
     def __init__(self) -> None:
-        self._open: dict[int, dict[int, str]] = {}
-        self.unseen = 0
+        self._root: tuple[object, ...] = _EMPTY
+        self._height = 1
 
-    def of(self, pid: int) -> dict[int, str]:
+    def copy(self) -> DescriptorMap:
+        """An independent map with the same content."""
+        other = DescriptorMap()
+        other._root, other._height = self._root, self._height
+        return other
+
+    def get(self, fd: int) -> str | None:
+        """The device behind a descriptor, or None."""
+        if fd < 0 or fd >> _BITS * self._height:
+            return None
+        node: object = self._root
+        for level in range(self._height - 1, -1, -1):
+            if not isinstance(node, tuple):
+                return None
+            node = node[fd >> _BITS * level & _WIDTH - 1]
+        return node if isinstance(node, str) else None
+
+    def __contains__(self, fd: int) -> bool:
+        return self.get(fd) is not None
+
+    def set(self, fd: int, device: str | None) -> None:
+        """Put a device behind a descriptor from 0 to 2**31 - 1; None takes it away."""
+        while fd >> _BITS * self._height:
+            self._root = (self._root if self._root != _EMPTY else None, *_EMPTY[1:])
+            self._height += 1
+        self._root = _replaced(self._root, self._height - 1, fd, device)
+
+    def items(self) -> Iterator[tuple[int, str]]:
+        """Descriptors in ascending order, with their devices."""
+        yield from _leaves(self._root, self._height - 1, 0)
+
+
+def _replaced(node: tuple[object, ...], level: int, fd: int, device: str | None) -> tuple[object, ...]:
+    at = fd >> _BITS * level & _WIDTH - 1
+    below: object = device
+    if level:
+        child = node[at]
+        below = _replaced(child if isinstance(child, tuple) else _EMPTY, level - 1, fd, device)
+    return (*node[:at], below, *node[at + 1 :])
+
+
+def _leaves(node: object, level: int, base: int) -> Iterator[tuple[int, str]]:
+    if isinstance(node, tuple):
+        for at, below in enumerate(node):
+            if isinstance(below, str):
+                yield base | at, below
+            elif below is not None:
+                yield from _leaves(below, level - 1, base | at << _BITS * level)
+
+
+class Descriptors:
+    """Follows open, dup, close, fork and exec through the records of a trace."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, DescriptorMap] = {}
+        self._left = _DESCRIPTORS
+        self.unseen = 0
+        """Descriptors that an ioctl names though nothing in the trace opened them."""
+        self.dropped = 0
+        """Changes beyond the limit, which were not followed."""
+
+    def of(self, pid: int) -> DescriptorMap:
         """The device nodes of one process by descriptor."""
         table = self._open.get(pid)
         if table is None:
-            if len(self._open) >= _LIMIT:
+            if len(self._open) >= _PROCESSES:
                 self._open.pop(next(iter(self._open)))
-            table = self._open[pid] = {}
+                self.dropped += 1
+            table = self._open[pid] = DescriptorMap()
         return table
 
     def feed(self, rec: Record) -> None:
         """One record, in the order of the trace."""
-        table = self.of(rec.pid)
         k = rec.k
         if k in ("ioctl", "mmap"):
-            if rec.fd not in table and rec.dev is not None:
-                self._set(table, rec.fd, rec.dev)
+            if rec.dev is not None and rec.fd >= 0 and rec.fd not in self.of(rec.pid):
+                self._set(rec.pid, rec.fd, rec.dev)
                 self.unseen += 1
         elif k in ("open", "fd"):
             if rec.fd >= 0 and rec.dev is not None and not rec.err:
-                self._set(table, rec.fd, rec.dev)
+                self._set(rec.pid, rec.fd, rec.dev)
         elif k == "close":
             if not rec.err:
-                table.pop(rec.fd, None)
+                self._set(rec.pid, rec.fd, None)
         elif k == "dup":
-            dev = rec.dev or table.get(rec.fd)
-            if rec.ret is not None and rec.ret >= 0 and dev is not None:
-                self._set(table, rec.ret, dev)
-            elif rec.ret is not None:
-                table.pop(rec.ret, None)
+            if rec.ret is not None and 0 <= rec.ret <= 0x7FFFFFFF:
+                self._set(rec.pid, rec.ret, rec.dev or self.of(rec.pid).get(rec.fd))
         elif k == "process":
             parent = rec.raw.get("ppid")
             if rec.raw.get("how") == "fork" and isinstance(parent, int) and parent in self._open:
-                table.update(self._open[parent])
+                self._open[rec.pid] = self._open[parent].copy()
 
-    @staticmethod
-    def _set(table: dict[int, str], fd: int, dev: str) -> None:
-        if len(table) >= _LIMIT:
-            table.pop(next(iter(table)))
-        table[fd] = dev
+    def _set(self, pid: int, fd: int, device: str | None) -> None:
+        table = self.of(pid)
+        if device is None and table.get(fd) is None:
+            return
+        if not self._left:
+            self.dropped += 1
+            return
+        self._left -= 1
+        table.set(fd, device)
 
     def __iter__(self) -> Iterator[tuple[int, int, str]]:
         for pid, table in self._open.items():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Final
 
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.printable import printable
 
-__all__ = ["MAX_LINE", "Problems", "TraceError", "chunks", "lines"]
+__all__ = ["MAX_LINE", "Problems", "TraceError", "chunks", "lines", "split"]
 
 MAX_LINE: Final = 16 << 20
 """Bytes. A record with two copies of 1 MiB of parameters (the driver's own bound, RMAPI_PARAM_COPY_MAX_PARAMS_SIZE) in hex
@@ -119,33 +119,34 @@ def chunks(raw: IO[bytes], problems: Problems) -> Iterator[bytes]:
 
 
 def lines(raw: IO[bytes], problems: Problems, limit: int = MAX_LINE) -> Iterator[tuple[int, bytes, bool]]:
-    """(number from 1, line without its end, whether it had one). A line over ``limit`` bytes is reported and dropped unread."""
+    """The lines of a file that may be gzip or zstd: see `split`."""
+    return split(chunks(raw, problems), problems, limit)
+
+
+def split(chunks: Iterable[bytes], problems: Problems, limit: int = MAX_LINE) -> Iterator[tuple[int, bytes, bool]]:
+    """(number from 1, line without its end, whether a newline ended it).
+
+    A line of more than ``limit`` bytes is reported and dropped; no more than ``limit`` and one chunk are held.
+    """
     number = 1
     tail: list[bytes] = []
     held = 0
-    dropping = False
-    for chunk in chunks(raw, problems):
-        if b"\n" not in chunk:
-            if not dropping:
-                tail.append(chunk)
-                held += len(chunk)
-                if held > limit:
-                    problems.add(number, f"a line of more than {limit} bytes was dropped")
-                    dropping, tail, held = True, [], 0
-            continue
+    for chunk in chunks:
         parts = chunk.split(b"\n")
-        first = parts[0]
-        if dropping:
-            dropping = False
-        elif held + len(first) > limit:
-            problems.add(number, f"a line of more than {limit} bytes was dropped")
-        else:
-            yield number, b"".join((*tail, first)) if tail else first, True
-        number += 1
-        for line in parts[1:-1]:
-            yield number, line, True
+        for part in parts[:-1]:
+            held += len(part)
+            if held > limit:
+                problems.add(number, f"a line of more than {limit} bytes was dropped")
+            else:
+                yield number, b"".join((*tail, part)) if tail else part, True
+            tail, held = [], 0
             number += 1
-        tail = [parts[-1]] if parts[-1] else []
-        held = len(parts[-1])
-    if tail:
+        held += len(parts[-1])
+        if held > limit:
+            tail = []
+        elif parts[-1]:
+            tail.append(parts[-1])
+    if held > limit:
+        problems.add(number, f"a line of more than {limit} bytes was dropped")
+    elif tail:
         yield number, b"".join(tail), False

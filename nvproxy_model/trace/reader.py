@@ -149,4 +149,3 @@ class Reader:
         if self.drivers:
             self.problems.add(number, f"driver {printable(name)} in a trace of {printable(next(iter(self.drivers)))}")
         self.drivers[name] = number
-

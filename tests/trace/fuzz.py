@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
-import itertools
-from collections.abc import Callable
+
+import orjson
 
 from nvproxy_model.trace import format as fmt
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.decode.decoder import Decoder
-from nvproxy_model.trace.logs import nvproxy as sandbox_logs
-from nvproxy_model.trace.logs import strace
-from nvproxy_model.trace.reader import Problems, lines, parse
+from nvproxy_model.trace.lines import Problems, lines, split
+from nvproxy_model.trace.logs.kinds import KINDS
+from nvproxy_model.trace.logs.prefixes import LINE_LIMIT, texts, utf8
+from nvproxy_model.trace.reader import parse
 from nvproxy_model.trace.record import spool
 
 _catalog: list[Catalog] = []
@@ -31,28 +32,27 @@ def trace(data: bytes) -> None:
         decoder.record(record)
 
 
-def _text(data: bytes) -> itertools.count[int]:
-    return zip(itertools.count(1), data.decode("utf-8", "replace").split("\n"), strict=False)  # type: ignore[return-value]
-
-
-def _log(parser: Callable[..., object], data: bytes) -> None:
-    for obj in parser(_text(data), Problems()):  # type: ignore[attr-defined]
-        fmt.record(obj, 1)
+def _log(kind: str, data: bytes) -> None:
+    """A log of one kind, from its bytes to its records."""
+    problems = Problems()
+    found = texts(split(utf8([data]), problems, LINE_LIMIT))
+    for obj in KINDS[kind][1](found, problems):
+        fmt.record(orjson.loads(orjson.dumps(obj)), 1)
 
 
 def strace_log(data: bytes) -> None:
     """strace's text."""
-    _log(strace.parse, data)
+    _log("strace", data)
 
 
 def nvproxy_log(data: bytes) -> None:
     """nvproxy's debug log."""
-    _log(sandbox_logs.nvproxy, data)
+    _log("nvproxy-log", data)
 
 
 def sniffer_log(data: bytes) -> None:
     """The ioctl sniffer's output."""
-    _log(sandbox_logs.sniffer, data)
+    _log("ioctl-sniffer", data)
 
 
 def spool_frames(data: bytes) -> None:

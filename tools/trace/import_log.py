@@ -23,14 +23,14 @@ def run(args: argparse.Namespace) -> int:
     """Import the log."""
     if args.kind == "spool" or (args.kind is None and args.file != "-" and _is_spool(Path(args.file))):
         return _spool(args)
-    source = Import(args.file, args.kind)
+    source = Import(args.file, kind=args.kind)
     records = iter(progress(source))
     first = next(records, None)
     if first is None and source.problems.count == 0:
         fail(f"{printable(args.file)}: no call on an NVIDIA device in it")
     requests: set[tuple[int, int]] = set()
     kinds: Counter[str] = Counter()
-    head = Header(driver=args.driver, recorder=source.kind)
+    head = Header(driver=args.driver or source.driver, recorder=source.kind, inside=source.inside)
     with writing(args.output, head) as writer:
         for line, obj in enumerate(_chain(first, records), 1):
             writer.put(obj)

@@ -239,7 +239,9 @@ class Catalog:
 
     def _struct_name(self, kind: str, number: int, rule: Any) -> str | None:
         if kind == "fe":
-            return next(iter(ARGUMENTS.get(number, ())), None) or (rule.struct_at(self.node) if rule is not None else None)
+            return next(iter(ARGUMENTS.get(number, ())), None) or (
+                rule.struct_at(self.node) if rule is not None else None
+            )
         name = self.name(kind, number)
         if kind == "uvm":
             return f"{name}_PARAMS" if name else None

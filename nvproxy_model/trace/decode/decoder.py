@@ -236,7 +236,11 @@ class Decoder:
             return
         request = ioctl.request(number, size)
         struct = self._struct(self.catalog.shape("fe", ioctl.number(number), request))
-        via: dict[str, Any] = {"number": ioctl.number(number), "name": self.catalog.name("fe", ioctl.number(number)), "size": size}
+        via: dict[str, Any] = {
+            "number": ioctl.number(number),
+            "name": self.catalog.name("fe", ioctl.number(number)),
+            "size": size,
+        }
         if struct is not None and rec.bufs:
             _, before, after = rec.bufs[0]
             via["arg"] = self._object(struct, before, after, notes)

@@ -15,7 +15,7 @@ from nvproxy_model.caps import SUPPORTED, Caps
 from nvproxy_model.policy.decision import Decision, GuestFile, Why
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.trace.decode.catalog import TABLES, Catalog
-from nvproxy_model.trace.devices import Descriptors, device_kind
+from nvproxy_model.trace.devices import DescriptorMap, Descriptors, device_kind
 from nvproxy_model.trace.format import Record
 from nvproxy_model.trace.judge.groups import GROUPS, MISSING
 from nvproxy_model.trace.judge.notes import DEVICES, NOTES
@@ -38,7 +38,7 @@ class _Files:
 
     __slots__ = ("_paths", "proved")
 
-    def __init__(self, paths: Mapping[int, str]) -> None:
+    def __init__(self, paths: DescriptorMap) -> None:
         self._paths = paths
         self.proved: str | None = None
 

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from nvproxy_model import ioctl
 from nvproxy_model.trace.decode.catalog import Catalog
-from nvproxy_model.trace.devices import device_kind
+from nvproxy_model.trace.devices import device_kind, ioctl_kind
 from nvproxy_model.trace.format import TRUNCATED, Header, Writer, writing
-from nvproxy_model.trace.logs.strace import ioctl_kind
 from nvproxy_model.trace.record import notify, table
 from nvproxy_model.trace.record.notify import Listener, NotifyError, Request
 from nvproxy_model.trace.record.preload import Outcome, driver_version, newest, shell_status, waiting

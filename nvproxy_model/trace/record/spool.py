@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, NamedTuple
 
+from nvproxy_model.trace.devices import ioctl_kind
 from nvproxy_model.trace.format import TRUNCATED, UNFINISHED, printable
-from nvproxy_model.trace.logs.strace import ioctl_kind
 from nvproxy_model.trace.reader import Problems
 
 __all__ = ["MAGIC", "Seen", "frames", "records"]

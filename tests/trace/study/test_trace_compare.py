@@ -168,8 +168,8 @@ def test_descriptors_follow_dup_close_and_fork(write: Write) -> None:
     fds = Descriptors()
     for rec in Reader(write("\n".join(text) + "\n")):
         fds.feed(rec)
-    assert fds.of(1) == {7: "/dev/nvidiactl"}
-    assert fds.of(2) == {3: "/dev/nvidiactl", 7: "/dev/nvidiactl", 9: "/dev/nvidia0"}
+    assert dict(fds.of(1).items()) == {7: "/dev/nvidiactl"}
+    assert dict(fds.of(2).items()) == {3: "/dev/nvidiactl", 7: "/dev/nvidiactl", 9: "/dev/nvidia0"}
     assert fds.unseen == 1
 
 
