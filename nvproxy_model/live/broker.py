@@ -50,15 +50,27 @@ _STATUS: Final = {NV_ESC_RM_CONTROL: ("control", 8, 28), NV_ESC_RM_ALLOC: ("allo
 _THREADS: Final = 512
 
 
+Read = Callable[[int, int], bytes | None]
+"""(address, size) -> bytes of the caller's; None where it has none."""
+
+
 class Recorder(Protocol):
     """Writes a trace of the run. Called from several threads; raises OSError when it cannot write."""
 
-    def opened(self, request: Request, path: str, flags: int, error: int | None) -> None: ...
+    def opened(self, request: Request, path: str, flags: int, error: int | None, /) -> None: ...
 
-    def before(self, request: Request, path: str) -> Any: ...
+    def before(self, request: Request, path: str, read: Read, /) -> Any:
+        """A call as it is made. What this answers is handed to one of the others, once."""
+        ...
 
-    def after(self, token: Any, request: Request, result: tuple[int, int] | None) -> None:
-        """``result`` is what ioctl(2) returns and its errno; None for a call that runs in the program."""
+    def after(self, token: Any, read: Read, ret: int, error: int, /) -> None: ...
+
+    def in_place(self, token: Any, /) -> None:
+        """The call runs in the program: how it ends is not seen."""
+        ...
+
+    def learned(self, token: Any, client: int, hclass: int, /) -> None:
+        """The call made this client, as the driver says."""
         ...
 
 
@@ -239,10 +251,7 @@ class Broker:
             return
         self.tally.count("opens of devices")
         hidden = not self._exposed(node)
-        if self._recorder is not None:
-            self._record(
-                self._recorder.opened, request, node.path, flags & 0xFFFFFFFF, errno.ENOENT if hidden else None
-            )
+        self._record("opened", request, node.path, flags & 0xFFFFFFFF, errno.ENOENT if hidden else None)
         if not hidden:
             self.listener.proceed(request)
             return
@@ -300,7 +309,7 @@ class Broker:
             self.tally.others.add(others)
         token = None
         if self._recorder is not None and file.node is not None:
-            token = self._record(self._recorder.before, request, file.node.path)
+            token = self._record("before", request, file.node.path, self._reader(request))
         try:
             with self.graph_lock:
                 self._flying += 1
@@ -309,9 +318,8 @@ class Broker:
                 finally:
                     self._flying -= 1
         except InPlaceError as through:
-            self._let_through(call, through)
-            if token is not None and self._recorder is not None:
-                self._record(self._recorder.after, token, request, None)
+            if not self._let_through(call, through, token) and token is not None:
+                self._record("in_place", token)
             self.listener.proceed(request)
             return
         for made in result.close:
@@ -319,8 +327,8 @@ class Broker:
         refused = self.tally.call(result.decision)
         if result.decision is not None and not result.decision.allowed:
             self.tally.count("refused")
-        if token is not None and self._recorder is not None:
-            self._record(self._recorder.after, token, request, (result.ret, result.errno))
+        if token is not None:
+            self._record("after", token, self._reader(request), result.ret, result.errno)
         if self._verify and call.performed and number & 0xFF == NV_ESC_RM_FREE:
             self._ask_all(call)
         if self.observe:
@@ -335,15 +343,26 @@ class Broker:
             self.failed_fast = text
             self.tree.kill()
 
-    def _record(self, write: Callable[..., Any], *arguments: Any) -> Any:
+    def _record(self, what: str, *arguments: Any) -> Any:
         """A recorder that fails is let go, once, and the program goes on."""
+        recorder = self._recorder
+        if recorder is None:
+            return None
         try:
-            return write(*arguments)
+            return getattr(recorder, what)(*arguments)
         except OSError as error:
             self._recorder = None
-            self._say(f"the trace ends here: {error.strerror or error}")
-            self.tally.failures[f"the trace could not be written: {error.strerror or error}"] += 1
+            self._failed(NvproxyError(f"the trace ends here: {error.strerror or error}"))
             return None
+
+    def _reader(self, request: Request) -> Read:
+        def read(address: int, size: int) -> bytes | None:
+            try:
+                return memory.read(request.pid, address, size)
+            except (OSError, MemoryFault, ValueError):
+                return None
+
+        return read
 
     def file_of(self, fd: int) -> File | None:
         """The open file behind a descriptor of the caller's, to be used until the call is over."""
@@ -370,6 +389,8 @@ class Broker:
         """Files that have ended take their clients with them."""
         for file in self.files.gone():
             self.session.munmap(file)
+            for token in filter(None, file.clients):
+                self._record("in_place", token)
             if self._closed is not None:
                 self._closed(file.host_fd)
 
@@ -415,7 +436,8 @@ class Broker:
 
     # What was let through, and what the driver says of it
 
-    def _let_through(self, call: Call, through: InPlaceError) -> None:
+    def _let_through(self, call: Call, through: InPlaceError, token: Any) -> bool:
+        """Count it, and remember what it may make; whether its record waits until that is known."""
         arg, nr = through.arg, through.request & 0xFF
         assert call.file is not None
         if call.file.kind == "uvm":
@@ -429,17 +451,17 @@ class Broker:
         if (
             self.observe
             or arg is None
-            or call.file.kind == "uvm"
-            or nr not in (NV_ESC_RM_ALLOC, NV_ESC_RM_ALLOC_MEMORY)
+            or ((table, number) != ("frontend", NV_ESC_RM_ALLOC_MEMORY) and table != "alloc")
         ):
-            return
+            return False
         client, parent, handle, hclass = _HANDLES.unpack_from(arg.data)
         with self.graph_lock:
-            if nr == NV_ESC_RM_ALLOC and hclass in _ROOTS:
-                call.file.clients += 1
-            elif handle:
-                waiting = self._pending.setdefault(client, [])
-                waiting.append((call.request.pid, handle, hclass, parent))
+            if table == "alloc" and hclass in _ROOTS:
+                call.file.clients.append(token)
+                return True
+            if handle:
+                self._pending.setdefault(client, []).append((call.request.pid, handle, hclass, parent))
+        return False
 
     def _named(self, client: int, known: bool) -> bool:
         """Whether a client that a call names is one. The driver is asked, on the call's file, about what nobody saw being made."""
@@ -454,7 +476,9 @@ class Broker:
             if answer is None or answer.hclass not in _ROOTS:
                 return False
             if self.graph.get(client, client) is None:
-                call.file.clients -= 1
+                token = call.file.clients.pop(0)
+                if token is not None:
+                    self._record("learned", token, client, answer.hclass)
                 self.graph.add_client(client, answer.hclass, call.file)
         self._settle(call, client)
         return True

@@ -14,7 +14,7 @@ import fcntl
 import os
 import select
 import threading
-from typing import Final
+from typing import Any, Final
 
 from nvproxy_model import kernel
 from nvproxy_model.live.nodes import Node, Nodes
@@ -49,8 +49,8 @@ class OpenFile(File):
         self.users = 0
         self.fresh = True
         """Nobody has seen it yet."""
-        self.clients = 0
-        """Allocations of clients that were let through on it, and of which nothing is known yet."""
+        self.clients: list[Any] = []
+        """A token for each allocation of a client that was let through on it and of which nothing is known yet."""
 
 
 class OpenFiles:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nvproxy_model import ioctl
 from nvproxy_model.trace.decode.catalog import Catalog
-from nvproxy_model.trace.devices import device_kind, ioctl_kind
-from nvproxy_model.trace.format import TRUNCATED, Header, Writer, writing
+from nvproxy_model.trace.format import Header, Writer, writing
 from nvproxy_model.trace.record import notify, table
+from nvproxy_model.trace.record.arguments import Arguments
 from nvproxy_model.trace.record.notify import Listener, NotifyError, Request
 from nvproxy_model.trace.record.preload import Outcome, driver_version, newest, shell_status, waiting
+from nvproxy_model.trace.record.processes import Processes
 from nvproxy_model.trace.record.table import Entry
 
 __all__ = ["NAMES", "record"]
@@ -23,11 +23,7 @@ __all__ = ["NAMES", "record"]
 NAMES: Final = ("ioctl", "open", "openat", "openat2", "close", "dup", "dup2", "dup3", "mmap", "execve", "execveat")
 """The system calls that are asked about. fork is seen by its child's first call."""
 
-_MAX_PARAMS: Final = 1 << 20
-_MAX_BUFFERS: Final = 1 << 20
 _PATH_MAX: Final = 4096
-_REMEMBERED: Final = 4096
-_KINDS: Final = {table.CONTROL: "control", table.ALLOC: "alloc"}
 
 
 class _Recorder:
@@ -37,11 +33,10 @@ class _Recorder:
         self.listener = listener
         self.writer = writer
         self.seen = outcome.seen
-        self.values = values
+        self.arguments = Arguments(entries, values)
         self.devices = devices
-        self.entries = {(e.space, e.number, e.size if e.space == table.FRONTEND else 0): e for e in entries}
         self.start: int | None = None
-        self.tgids: dict[int, int] = {}
+        self.processes = Processes(outcome.seen.processes)
         self.memory: dict[int, int] = {}
         self.handlers: Mapping[str, Callable[[Request], dict[str, Any] | None]] = {
             "ioctl": self.ioctl,
@@ -70,52 +65,15 @@ class _Recorder:
         now = time.monotonic_ns()
         if self.start is None:
             self.start = now
-        pid = self.tgid(request.pid)
-        if found["k"] != "exec" and pid not in self.seen.processes and len(self.seen.processes) < _REMEMBERED:
-            self.begun(pid, now)
+        pid = self.processes.of(request.pid)
+        begun = self.processes.begun(pid, now - self.start) if found["k"] != "exec" else None
+        if begun is not None:
+            self.writer.put(begun)
         if found["k"] == "ioctl":
             self.seen.ioctls += 1
         elif found["k"] == "open":
             self.seen.opens += 1
         self.writer.put({"k": found.pop("k"), "t": now - self.start, "pid": pid, "tid": request.pid, **found})
-
-    def begun(self, pid: int, now: int) -> None:
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()[:_PATH_MAX]
-        except OSError:
-            command = b""
-        words = [word.decode("utf-8", "replace") for word in command.rstrip(b"\0").split(b"\0")]
-        self.seen.processes[pid] = " ".join(words)
-        parent = self.status(pid, "PPid")
-        self.writer.put(
-            {
-                "k": "process",
-                "t": now - (self.start or now),
-                "pid": pid,
-                "tid": pid,
-                "ppid": parent,
-                "how": "seen",
-                "command": words,
-            }
-        )
-
-    @staticmethod
-    def status(tid: int, name: str) -> int:
-        try:
-            for line in Path(f"/proc/{tid}/status").read_text().splitlines():
-                if line.startswith(f"{name}:"):
-                    return int(line.split()[1])
-        except (OSError, ValueError, IndexError):
-            pass
-        return tid
-
-    def tgid(self, tid: int) -> int:
-        found = self.tgids.get(tid)
-        if found is None:
-            if len(self.tgids) >= _REMEMBERED:
-                self.tgids.clear()
-            found = self.tgids[tid] = self.status(tid, "Tgid")
-        return found
 
     def read(self, tid: int, address: int, size: int) -> bytes | None:
         """Memory of the waiting task; None where it has none."""
@@ -194,7 +152,7 @@ class _Recorder:
         fd = self.memory.pop(request.pid, None)
         if fd is not None:
             os.close(fd)
-        self.seen.processes.pop(self.tgid(request.pid), None)
+        self.seen.processes.pop(self.processes.of(request.pid), None)
         return None if path is None else {"k": "exec", "path": path}
 
     def ioctl(self, request: Request) -> dict[str, Any] | None:
@@ -203,79 +161,8 @@ class _Recorder:
         if device is None:
             return None
         device = "/dev/nvidia" + device.removeprefix(self.devices)
-        kind = ioctl_kind(device)
-        frontend = device_kind(device) == "frontend"
-        key = number & 0xFF if frontend else number
-        space = table.FRONTEND if frontend else table.UVM
-        size = ioctl.size(number) if kind != "uvm" else 0
-        entry = self.entries.get((space, key, size)) if kind != "other" else None
-        if kind == "uvm" and entry is not None:
-            size = entry.size
-        record: dict[str, Any] = {"k": "ioctl", "fd": fd, "dev": device, "req": hex(number)}
-        top = self.read(request.pid, arg, size) if size else None
-        if top is None and size:
-            record["fault"] = True
-        par: bytes | None = None
-        bufs: list[list[Any]] = []
-        if entry is not None and top is not None:
-            bufs += self.buffers(request.pid, entry, top)
-            if entry.params_offset != table.NONE:
-                kind = _KINDS[entry.inner]
-                key = int.from_bytes(top[entry.key_offset : entry.key_offset + 4], "little")
-                par, inner = self.parameters(request.pid, entry, top, key, record)
-                if inner is not None and par is not None:
-                    bufs += self.buffers(request.pid, inner, par)
-        record |= {"kind": kind, "key": hex(key)}
-        if self.values:
-            if top is not None:
-                record["top0"] = top.hex()
-            if par is not None:
-                record["par0"] = par.hex()
-            if bufs:
-                record["bufs"] = bufs
-        return record
-
-    def parameters(
-        self, tid: int, entry: Entry, top: bytes, key: int, record: dict[str, Any]
-    ) -> tuple[bytes | None, Entry | None]:
-        address = int.from_bytes(top[entry.params_offset : entry.params_offset + 8], "little")
-        size = 0
-        if entry.size_offset != table.NONE:
-            size = int.from_bytes(top[entry.size_offset : entry.size_offset + 4], "little")
-        inner = self.entries.get((entry.inner, key, 0))
-        if entry.inner == table.ALLOC and inner is not None and inner.size:
-            size = inner.size
-        if not address or not size:
-            return None, inner
-        kept = min(size, _MAX_PARAMS)
-        if kept < size:
-            record["fl"] = TRUNCATED
-        if kept < size or not self.values:
-            record["psize"] = size
-        par = self.read(tid, address, kept)
-        if par is None:
-            record["fault"] = True
-        return par, inner
-
-    def buffers(self, tid: int, entry: Entry, data: bytes) -> list[list[Any]]:
-        result: list[list[Any]] = []
-        left = _MAX_BUFFERS
-        for pointer in entry.pointers:
-            address = int.from_bytes(data[pointer.offset : pointer.offset + 8], "little")
-            count = pointer.fixed
-            if pointer.count_offset != table.NONE:
-                count = int.from_bytes(
-                    data[pointer.count_offset : pointer.count_offset + pointer.count_width], "little"
-                )
-            if pointer.square:
-                count *= count
-            size = count * pointer.element
-            if address and 0 < size <= min(pointer.limit, left):
-                piece = self.read(tid, address, size)
-                if piece is not None:
-                    result.append([pointer.offset, piece.hex()])
-                    left -= size
-        return result
+        looked = self.arguments.before(lambda at, size: self.read(request.pid, at, size), device, fd, number, arg)
+        return looked.record
 
 
 def record(
