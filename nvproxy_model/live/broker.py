@@ -32,7 +32,7 @@ from nvproxy_model.live.tasks import Tasks
 from nvproxy_model.notification import FOREIGN, Request
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.session.objects import Graph, Object
-from nvproxy_model.session.ports import Buffer, File, Host
+from nvproxy_model.session.ports import Buffer, File, Host, Result
 from nvproxy_model.session.session import Session
 
 __all__ = ["Broker", "Recorder"]
@@ -255,13 +255,12 @@ class Broker:
         if not hidden:
             self.listener.proceed(request)
             return
-        first = self.tally.hidden(node.path)
+        if self.tally.hidden(node.path) and self._ended_at(f"open of {node.path}: ENOENT"):
+            return
         if self.observe:
             self.listener.proceed(request)
         else:
             self.listener.answer(request, error=errno.ENOENT)
-        if first:
-            self._first_refusal(f"open of {node.path}: ENOENT")
 
     def _exposed(self, node: Node) -> bool:
         if node.path in self._expose or node.kind in ("frontend", "uvm"):
@@ -280,29 +279,35 @@ class Broker:
         began = time.perf_counter_ns()
         call = self._here.call = Call(request)
         try:
-            self._judge(call)
+            result = self._judge(call)
         except EndedError:
             self.tally.count("ended")
+            return
         except PermissionError:
             self.tally.count("unseen")
-            self.listener.proceed(request)
+            result = None
         finally:
+            # Before the answer: when the program goes on, none of its files has a duplicate here. What is closed may be the last
+            # reference to a driver's file, and slow; no lock is held meanwhile.
             for file, taken in call.taken:
                 if file is not None:
                     self.files.release(file)
-                # Perhaps the last reference to the driver's file: nothing of ours is held while that closes.
                 os.close(taken)
+        if result is None or self.observe:
+            self.listener.proceed(request)
+        else:
+            self.listener.answer(request, 0 if result.errno else result.ret, result.errno)
         if call.performed:
             self.tally.spent(call.driver_ns, time.perf_counter_ns() - began - call.driver_ns)
 
-    def _judge(self, call: Call) -> None:
+    def _judge(self, call: Call) -> Result | None:
+        """What the program gets back; None for a call that runs in it."""
         request = call.request
         fd, number, address = _int(request.args[0]), request.args[1] & 0xFFFFFFFF, request.args[2]
         file = self.file_of(fd)
         if not isinstance(file, OpenFile) or file.kind not in ("frontend", "uvm", "open-only"):
             self.tally.count("not judged" if isinstance(file, OpenFile) and file.node is not None else "not ours")
-            self.listener.proceed(request)
-            return
+            return None
         call.file = file
         others = self.tasks.others.get(request.pid)
         if others is not None:
@@ -320,28 +325,27 @@ class Broker:
         except InPlaceError as through:
             if not self._let_through(call, through, token) and token is not None:
                 self._record("in_place", token)
-            self.listener.proceed(request)
-            return
+            return None
         for made in result.close:
             os.close(made)
-        refused = self.tally.call(result.decision)
         if result.decision is not None and not result.decision.allowed:
             self.tally.count("refused")
+        if self.tally.call(result.decision) and result.decision is not None and self._ended_at(result.decision.reason):
+            raise EndedError
         if token is not None:
             self._record("after", token, self._reader(request), result.ret, result.errno)
         if self._verify and call.performed and number & 0xFF == NV_ESC_RM_FREE:
             self._ask_all(call)
-        if self.observe:
-            self.listener.proceed(request)
-        else:
-            self.listener.answer(request, result.ret if not result.errno else 0, result.errno)
-        if refused and result.decision is not None:
-            self._first_refusal(result.decision.reason)
+        return result
 
-    def _first_refusal(self, text: str) -> None:
-        if self._fail_fast and self.failed_fast is None:
+    def _ended_at(self, text: str) -> bool:
+        """Whether the tree ends at this refusal. The call then gets no answer, so the program does not go on from it."""
+        if not self._fail_fast:
+            return False
+        if self.failed_fast is None:
             self.failed_fast = text
-            self.tree.kill()
+        self.tree.kill()
+        return True
 
     def _record(self, what: str, *arguments: Any) -> Any:
         """A recorder that fails is let go, once, and the program goes on."""

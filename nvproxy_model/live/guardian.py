@@ -55,6 +55,7 @@ class Tree:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._guardian = os.fork()
         if self._guardian == 0:
+            self._channel.close()  # else its end would never be seen
             _guard(command, dict(os.environ if environment is None else environment), theirs)
         theirs.close()
         kind, self.pid, fds = _receive(self._channel)
@@ -197,6 +198,8 @@ def _guard(command: Sequence[str], environment: Mapping[str, str], broker: socke
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
+            broker.close()
+            ours.close()
             _become(command, environment, theirs)
         theirs.close()
         for meant in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -234,10 +237,18 @@ def _watch(pid: int, broker: socket.socket, program: socket.socket) -> None:
                     _end_all(pid, broker)
                     return
             else:
-                kind, number, _ = _receive(program)
-                if kind == _EXEC:
-                    broker.send(_WORD.pack(_EXEC, number))
+                _tell(program, broker)
                 poll.unregister(fd)
+    _tell(program, broker)
+
+
+def _tell(program: socket.socket, broker: socket.socket) -> None:
+    """Pass on why the program's exec failed, if it did."""
+    program.setblocking(False)
+    with contextlib.suppress(OSError):
+        kind, number, _ = _receive(program)
+        if kind == _EXEC:
+            broker.send(_WORD.pack(_EXEC, number))
 
 
 def _reap(program: int, broker: socket.socket, options: int = os.WNOHANG) -> bool:

@@ -27,6 +27,7 @@ from nvproxy_model.versions import DriverVersion
 __all__ = ["FIRST_CLIENT", "FIRST_HANDLE", "FIRST_HOST_FD", "Entry", "FakeDriver", "FakeObject"]
 
 NV_ERR_INSUFFICIENT_RESOURCES = 0x1A
+NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO = 0xD02
 FIRST_CLIENT, FIRST_HANDLE = 0xC1D00001, 0xCAF00001
 """Where the driver starts to count the handles that it chooses itself."""
 FIRST_HOST_FD = 1 << 20
@@ -366,6 +367,8 @@ class FakeDriver:
         data = bytes(params.data) if isinstance(params, Buffer) else b""
         if fields.hClient not in self._clients:
             return nv.NV_ERR_INVALID_CLIENT
+        if fields.cmd == NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO and isinstance(params, Buffer):
+            return self._handle_info(fields.hClient, params.data)
         of, act = fake_event_buffer.CONTROLS.get(fields.cmd, (None, None))
         rule = self._rules["control"].get(fields.cmd)
         resolved = of if of is not None else rule.params_at(self.version) if rule is not None else None
@@ -382,6 +385,20 @@ class FakeDriver:
         if window(fields.cmd) != "RM_GSS_LEGACY_MASK" and not _takes(target, fields.cmd >> 16):
             return nv.NV_ERR_NOT_SUPPORTED
         return act(self, target, data) if act is not None else nv.NV_OK
+
+    def _handle_info(self, client: int, params: bytearray) -> int:
+        """client_resource.c: cliresCtrlCmdClientGetHandleInfo_IMPL(). A handle is taken while its resource is lost, too."""
+        if len(params) != 16:
+            return nv.NV_ERR_INVALID_ARGUMENT
+        found = self.find(client, int.from_bytes(params[:4], "little"))
+        if found is None:
+            return nv.NV_ERR_OBJECT_NOT_FOUND
+        answers = {1: found.parent.handle if found.parent is not None else 0, 2: found.hclass}
+        index = int.from_bytes(params[4:8], "little")
+        if index not in answers:
+            return nv.NV_ERR_INVALID_ARGUMENT
+        params[8:] = answers[index].to_bytes(8, "little")
+        return nv.NV_OK
 
     # The rest of the frontend
 
