@@ -19,6 +19,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 SHIM = "cuinterpose/src/"
+RECORDER = "nvproxy_model/trace/record/recorder/"
 MACHINE = sysconfig.get_platform().removeprefix("linux-")  # another's with _PYTHON_HOST_PLATFORM and CC
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow"]
 # Branch protection holds for a process only if every object in it is marked, the linker's start files included, and
@@ -52,7 +53,12 @@ NATIVE = [
         depends=tuple(SHIM + name for name in ("glibc.h", "shim.h", "surface.h", "shim.map", *SHARING)),
     ),
     shared_object("cuinterpose.libcuprobe", [SHIM + "probe.c"]),
-    shared_object("nvproxy_model.trace.record.librecorder", ["nvproxy_model/trace/record/recorder.c"], "-Wl,-z,defs"),
+    shared_object(
+        "nvproxy_model.trace.record.librecorder",
+        [RECORDER + f"{name}.c" for name in ("calls", "look", "programs", "spool")],
+        "-Wl,-z,defs",
+        depends=tuple(RECORDER + f"{name}.h" for name in ("look", "programs", "real", "spool")),
+    ),
 ]
 
 

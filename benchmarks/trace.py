@@ -30,6 +30,7 @@ from nvproxy_model.trace.decode.decoder import Decoder
 from nvproxy_model.trace.judge.check import Check
 from nvproxy_model.trace.reader import Reader
 from nvproxy_model.trace.record import table
+from nvproxy_model.trace.record.mapped import Keeper, keeping
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT / "tests" / "data" / "traces"
@@ -135,20 +136,17 @@ def recorder(library: Path, rounds: int) -> None:
         subprocess.run(
             ["cc", "-O2", "-shared", "-fPIC", "-o", fake, ROOT / "tests/trace/fake_driver.c", "-ldl"], check=True
         )
-        (here / "table").write_bytes(table.pack(table.entries(Catalog(DRIVER))))
+        numbers = table.pack(table.entries(Catalog(DRIVER)))
         plain, recorded = [], []
         for _ in range(rounds):
             for preload, into in ((f"{fake}", plain), (f"{library}:{fake}", recorded)):
-                (here / "spool").write_bytes(b"")
-                env = {
-                    **os.environ,
-                    "LD_PRELOAD": preload,
-                    "NVPROXY_TRACE_SPOOL": str(here / "spool"),
-                    "NVPROXY_TRACE_TABLE": str(here / "table"),
-                }
-                start = time.perf_counter()
-                subprocess.run([here / "program"], env=env, check=True)
-                into.append(time.perf_counter() - start)
+                spool = here / "spool"
+                env = {**os.environ, "LD_PRELOAD": preload, "NVPROXY_TRACE_SPOOL": str(spool)}
+                with keeping(Keeper(spool, numbers)):
+                    start = time.perf_counter()
+                    subprocess.run([here / "program"], env=env, check=True)
+                    into.append(time.perf_counter() - start)
+                spool.unlink()
         a, b = statistics.median(plain), statistics.median(recorded)
         print(
             f"recorder, 500 ioctls, median of {rounds} alternating runs: {a * 1e3:.1f} ms plain, {b * 1e3:.1f} "

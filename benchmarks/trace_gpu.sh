@@ -13,7 +13,7 @@ if [ "${1:-}" = prepare ]; then
 	"$python" -m pip install -q --target "$here/site" --upgrade --only-binary=:all: --python-version "${GPU_PYTHON:-3.12}" \
 		--platform manylinux2014_x86_64 --no-deps construct==2.10.70 pyyaml orjson zstandard
 	cc -std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -shared -pthread \
-		-o "$here/librecorder.so" nvproxy_model/trace/record/recorder.c -ldl
+		-o "$here/librecorder.so" nvproxy_model/trace/record/recorder/*.c -ldl
 	du -sh "$here"
 	exit 0
 fi
@@ -27,7 +27,7 @@ deadline=$((SECONDS + 230))
 
 trace() { "$python" -c 'import sys
 from pathlib import Path
-from nvproxy_model.trace import record as r
+from nvproxy_model.trace.record import preload as r
 r.record.__kwdefaults__["recorder"] = Path(sys.argv[1])
 from nvproxy_model.tools.trace import main
 sys.exit(main(sys.argv[2:]))' "$work/librecorder.so" "$@"; }
@@ -120,28 +120,26 @@ echo "== start-up, 500 ioctls, alternating runs"
 within 60 "$python" - "$work" << 'EOF'
 import os, statistics, subprocess, sys, time
 from pathlib import Path
-from nvproxy_model.trace import table
+from nvproxy_model.trace.record import table
+from nvproxy_model.trace.record.mapped import Keeper, keeping
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.record.preload import driver_version, newest
 work = Path(sys.argv[1])
-(work / "table").write_bytes(table.pack(table.entries(Catalog(driver_version() or newest()))))
+numbers = table.pack(table.entries(Catalog(driver_version() or newest())))
 times = {"plain": [], "recorded": []}
 command = [sys.executable, "benchmarks/trace_gpu_program.py", "4"]
 for round in range(10):
     for name in times:
-        (work / "spool").write_bytes(b"")
         env = dict(os.environ)
         if name == "recorded":
-            env |= {
-                "LD_PRELOAD": str(work / "librecorder.so"),
-                "NVPROXY_TRACE_SPOOL": str(work / "spool"),
-                "NVPROXY_TRACE_TABLE": str(work / "table"),
-            }
-        start = time.perf_counter()
-        if subprocess.run(command, env=env, stdout=subprocess.DEVNULL).returncode:
-            raise SystemExit("   the program failed")
-        if round:
-            times[name].append(time.perf_counter() - start)
+            env |= {"LD_PRELOAD": str(work / "librecorder.so"), "NVPROXY_TRACE_SPOOL": str(work / "spool")}
+        with keeping(Keeper(work / "spool", numbers)):
+            start = time.perf_counter()
+            if subprocess.run(command, env=env, stdout=subprocess.DEVNULL).returncode:
+                raise SystemExit("   the program failed")
+            if round:
+                times[name].append(time.perf_counter() - start)
+        (work / "spool").unlink()
 plain, recorded = (statistics.median(times[name]) for name in ("plain", "recorded"))
 print(f"   median of 9: {plain * 1e3:.0f} ms plain, {recorded * 1e3:.0f} ms recorded, {(recorded / plain - 1) * 100:+.1f}% (bound: +6%)")
 EOF

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from nvproxy_model.printable import printable
-from nvproxy_model.trace.lines import MAX_LINE
+from nvproxy_model.trace.lines import MAX_LINE, Problems
 
 __all__ = [
     "AUTHORS",
@@ -31,7 +31,7 @@ __all__ = [
 
 SCHEMA: Final = "nvproxy-trace/1"
 
-KINDS: Final = ("process", "open", "fd", "ioctl", "mmap", "close", "dup", "exec", "end")
+KINDS: Final = ("process", "open", "fd", "ioctl", "mmap", "close", "dup", "exec", "end", "lost")
 """The ``k`` of a record."""
 
 IOCTL_KINDS: Final = ("fe", "control", "alloc", "uvm", "other")
@@ -41,10 +41,13 @@ TRUNCATED: Final = 1
 SIZE_BY_TABLE: Final = 2
 UNFINISHED: Final = 4
 """Bits of a record's ``fl``: parameters cut at the recorder's bound; their size came from a table because the call does not
-say it; the process ended inside the call."""
+say it; the call's end is not in the trace: its process ended inside it, or the end was lost (then a ``lost`` record says so)."""
 
 AUTHORS: Final = ("nvproxy", "driver", "permission")
 """Who can refuse a call: nvproxy itself, the host's driver, or the rights on a device node (file mode, cgroup, LSM, no node)."""
+
+_LOST: Final = 128
+"""Reasons that one ``lost`` record holds."""
 
 _HEX: Final = ("top0", "top1", "par0", "par1")
 
@@ -256,6 +259,10 @@ def record(obj: Mapping[str, Any], line: int) -> Record:
             rec.psize = _bounded(obj["psize"], "psize", 0, 0xFFFFFFFF)
         if "bufs" in obj:
             rec.bufs = _bufs(obj["bufs"])
+    elif k == "lost":
+        why = get("why")
+        if not isinstance(why, list) or not 0 < len(why) <= _LOST or not all(isinstance(text, str) for text in why):
+            raise ValueError("why is not a list of reasons")
     return rec
 
 
@@ -299,7 +306,7 @@ def header(obj: Mapping[str, Any]) -> Header:
 
 
 class Writer:
-    """Writes one trace: the header at once, an ``end`` record with the count when closed."""
+    """Writes one trace: the header at once; when closed ``end`` with the count, or ``lost`` where something is missing."""
 
     def __init__(self, out: IO[bytes], head: Header) -> None:
         import orjson
@@ -307,20 +314,51 @@ class Writer:
         self._dumps = orjson.dumps
         self._option = orjson.OPT_APPEND_NEWLINE
         self._out = out
+        self._lost: list[str] = []
         self.records = 0
         self._write(head.as_json())
 
     def _write(self, obj: Mapping[str, Any]) -> None:
-        self._out.write(self._dumps(obj, option=self._option))
+        try:
+            line = self._dumps(obj, option=self._option)
+        except TypeError:
+            # Arguments and paths are bytes; Python shows those that are not UTF-8 as surrogates, which JSON cannot hold.
+            line = self._dumps(_utf8(obj), option=self._option)
+        self._out.write(line)
 
     def put(self, obj: Mapping[str, Any]) -> None:
         """One record, as its JSON object."""
         self._write(obj)
         self.records += 1
 
+    def lose(self, problems: Problems) -> None:
+        """What should be in the trace and is not. With any, every reader reports the trace as incomplete."""
+        found = [f"line {line}: {text}" if line else text for line, text in problems.kept]
+        if problems.count > len(problems.kept):
+            found.append(f"{problems.count - len(problems.kept)} more")
+        self._lost += found[: _LOST - len(self._lost)]
+
     def end(self) -> None:
-        """Without it a reader says that the trace is incomplete."""
-        self._write({"k": "end", "records": self.records})
+        """The last line. Without any a reader says that the trace is incomplete, too."""
+        if self._lost:
+            self._write({"k": "lost", "records": self.records, "why": self._lost})
+        else:
+            self._write({"k": "end", "records": self.records})
+
+
+def _utf8(value: Any) -> Any:
+    """The same with every string that is not Unicode shown with ``\\xNN`` for the bytes that are not UTF-8."""
+    if isinstance(value, str):
+        try:
+            data = value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            data = value.encode("utf-8", "surrogatepass")
+        return data.decode("utf-8", "backslashreplace")
+    if isinstance(value, Mapping):
+        return {_utf8(key): _utf8(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_utf8(item) for item in value]
+    return value
 
 
 @contextmanager

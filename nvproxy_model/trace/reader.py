@@ -19,6 +19,7 @@ from nvproxy_model.trace.lines import Problems, TraceError, chunks, lines
 __all__ = ["Problems", "Reader", "TraceError", "chunks", "lines"]
 
 _DRIVERS: Final = 100
+_REASON: Final = 1000
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -113,7 +114,7 @@ class Reader:
             if rec.k == "ioctl":
                 if rec.kind == "fe" and ioctl.number(rec.req) == NV_ESC_CHECK_VERSION_STR and rec.top is not None:
                     self._version(rec, number)
-            elif rec.k == "end":
+            elif rec.k in ("end", "lost"):
                 self._end(obj, number)
                 continue
             yield rec
@@ -133,9 +134,11 @@ class Reader:
     def _end(self, obj: dict[str, Any], number: int) -> None:
         self.records -= 1
         self._ended = True
+        for why in obj.get("why", ()) if obj["k"] == "lost" else ():
+            self.problems.add(number, printable(why[:_REASON]))
         said = obj.get("records")
         if self._headers and said != self.records - self._counted:
-            self.problems.add(number, f"{self.records - self._counted} records, but the end record says {said!r:.40}")
+            self.problems.add(number, f"{self.records - self._counted} records, but the {obj['k']} record says {said!r:.40}")
 
     def _version(self, rec: Record, number: int) -> None:
         # nv_ioctl_rm_api_version_t (nv-ioctl.h): cmd u32, reply u32, versionString[64]. The driver writes its own version there.

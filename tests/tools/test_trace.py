@@ -16,6 +16,7 @@ import pytest
 from nvproxy_model.tools import trace as cli
 from nvproxy_model.tools.trace.decode import text as decoded_text
 from nvproxy_model.trace.record import preload as launcher
+from nvproxy_model.trace.record.mapped import Keeper, keeping
 from tests import ROOT
 
 TRACES = ROOT / "tests" / "data" / "traces"
@@ -306,8 +307,9 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     if cc is None:
         pytest.skip("no C compiler")
     library = tmp_path / "librecorder.so"
-    source = ROOT / "nvproxy_model" / "trace" / "record" / "recorder.c"
-    subprocess.run([cc, "-std=gnu11", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl", "-pthread"], check=True)
+    sources = sorted((ROOT / "nvproxy_model" / "trace" / "record" / "recorder").glob("*.c"))
+    hidden = ("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-O2")
+    subprocess.run([cc, *hidden, "-o", library, *sources, "-ldl", "-pthread"], check=True)
     monkeypatch.setattr(launcher, "RECORDER", library)
     monkeypatch.setattr(
         launcher.record, "__kwdefaults__", {**(launcher.record.__kwdefaults__ or {}), "recorder": library}
@@ -337,9 +339,9 @@ def test_record_says_what_it_saw_and_keeps_the_status(run: Run, tmp_path: Path) 
 @pytest.mark.usefixtures("recorder")
 def test_a_spool_that_is_left_is_imported(run: Run, tmp_path: Path, recorder: Path) -> None:
     spool = tmp_path / "run.spool"
-    spool.write_bytes(b"")
     environment = {**os.environ, "LD_PRELOAD": str(recorder), "NVPROXY_TRACE_SPOOL": str(spool)}
-    subprocess.run(["sh", "-c", "exit 0"], env=environment, check=True)
+    with keeping(Keeper(spool)):
+        subprocess.run(["sh", "-c", "exit 0"], env=environment, check=True)
     status, out, _ = run("import", str(spool), "-o", str(tmp_path / "t.jsonl"), "--driver", "580.126.20")
     assert status == 0
     assert "0 ioctls of 1 processes" in out

@@ -44,9 +44,9 @@ class Programs:
         self.recorder = self.shared("librecorder.so", "-O2")
 
     def shared(self, name: str, *flags: str) -> Path:
-        source = ROOT / "nvproxy_model" / "trace" / "record" / "recorder.c"
+        sources = sorted((ROOT / "nvproxy_model" / "trace" / "record" / "recorder").glob("*.c"))
         fixed = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread")
-        return self._build(name, source, *fixed, *flags, "-ldl")
+        return self._build(name, *sources, *fixed, *flags, "-ldl")
 
     def static(self) -> Path | None:
         """The program without a dynamic loader; None where no static libc is installed."""
@@ -55,11 +55,16 @@ class Programs:
         except subprocess.CalledProcessError:
             return None
 
-    def _build(self, name: str, source: Path, *flags: str) -> Path:
+    def attack(self) -> Path:
+        """What a recorder must survive."""
+        return self._build("attack", HERE / "attack.c", "-O1", "-pthread")
+
+    def _build(self, name: str, *arguments: str | Path) -> Path:
         out = self.folder / name
-        libraries = [flag for flag in flags if flag.startswith("-l")]
-        options = [flag for flag in flags if not flag.startswith("-l")]
-        subprocess.run([self.cc, *options, "-o", out, source, *libraries], check=True, capture_output=True)
+        if not out.exists():
+            libraries = [each for each in arguments if str(each).startswith("-l")]
+            others = [each for each in arguments if each not in libraries]
+            subprocess.run([self.cc, *others, "-o", out, *libraries], check=True, capture_output=True)
         return out
 
 

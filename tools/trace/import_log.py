@@ -14,7 +14,7 @@ from nvproxy_model.trace import format as fmt
 from nvproxy_model.trace.format import Header, printable, writing
 from nvproxy_model.trace.logs.kinds import Import
 from nvproxy_model.trace.reader import Problems
-from nvproxy_model.trace.record import spool
+from nvproxy_model.trace.record import mapped, spool
 from nvproxy_model.trace.record.preload import Outcome, convert
 from nvproxy_model.trace.study.era import infer, sized
 
@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
             found = sized(rec)
             if found is not None and len(requests) < 4096:
                 requests.add(found)
+        writer.lose(source.problems)
     problems(args.file, source.problems)
     counted = ", ".join(f"{name} {count}" for name, count in sorted(kinds.items()))
     print(f"{printable(args.output)}: {writer.records} records of {source.lines} lines of {source.kind} ({counted})")
@@ -56,7 +57,7 @@ def _chain(first: Any, rest: Any) -> Any:
 
 def _is_spool(path: Path) -> bool:
     with open(path, "rb") as file:
-        return file.read(4) == spool.MAGIC
+        return file.read(4) in (spool.MAGIC, mapped.MAGIC)
 
 
 def _spool(args: argparse.Namespace) -> int:

@@ -9,17 +9,18 @@ import re
 import signal
 import stat
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from nvproxy_model.errors import NvproxyError
+from nvproxy_model.printable import printable
 from nvproxy_model.trace.decode.catalog import Catalog
-from nvproxy_model.trace.format import Header, printable, writing
-from nvproxy_model.trace.reader import Problems
+from nvproxy_model.trace.format import Header, writing
+from nvproxy_model.trace.lines import Problems
 from nvproxy_model.trace.record import spool, table
+from nvproxy_model.trace.record.mapped import Keeper, SpoolError, keeping
 
 __all__ = [
     "RECORDER",
@@ -153,45 +154,39 @@ def record(
         raise RecordError(f"{printable(str(recorder))}: LD_PRELOAD takes no path with a space or colon")
     release = driver or driver_version()
     spool_path = output.with_name(output.name + ".spool").absolute()
+    numbers = table.pack(table.entries(Catalog(release or newest())))
     try:
-        os.close(os.open(spool_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        keeper = Keeper(spool_path, numbers, values=values)
     except FileExistsError:
         raise RecordError(
             f"{printable(str(spool_path))} is left from another run: import it (nvproxy-trace import) or remove it"
         ) from None
+    except SpoolError as error:
+        raise RecordError(f"{printable(str(spool_path))}: {error}") from None
+    except OSError as error:
+        raise RecordError(f"{printable(str(spool_path))}: {error.strerror or error}") from None
+    env = dict(os.environ if environment is None else environment)
+    env["LD_PRELOAD"] = _preload(recorder, env.get("LD_PRELOAD"))
+    env["NVPROXY_TRACE_SPOOL"] = str(spool_path)
     outcome = Outcome(0)
-    converted = False
-    try:
-        with tempfile.NamedTemporaryFile(prefix="nvproxy-trace-") as numbers:
-            catalog = Catalog(release or newest())
-            numbers.write(table.pack(table.entries(catalog)))
-            numbers.flush()
-            env = dict(os.environ if environment is None else environment)
-            env["LD_PRELOAD"] = _preload(recorder, env.get("LD_PRELOAD"))
-            env["NVPROXY_TRACE_SPOOL"] = str(spool_path)
-            env["NVPROXY_TRACE_TABLE"] = numbers.name
-            env["NVPROXY_TRACE_VALUES"] = "1" if values else "0"
-            try:
-                child = subprocess.Popen(command, env=env)
-            except OSError as error:
-                raise RecordError(f"{printable(command[0])}: {error.strerror or error}") from None
-            with waiting(child.pid):
-                outcome.status = shell_status(child.wait())
-        head = Header(
-            driver=release, arch=platform.machine(), recorder="preload", command=tuple(command), values=values
-        )
+    with keeping(keeper):
         try:
-            convert(spool_path, output, head, outcome, first=child.pid)
+            child = subprocess.Popen(command, env=env)
         except OSError as error:
-            raise RecordError(
-                f"{printable(str(output))}: {error.strerror or error}; what was recorded is in {printable(str(spool_path))}: "
-                "nvproxy-trace import reads it"
-            ) from None
-        outcome.alive = [pid for pid in outcome.seen.processes if _lives(pid, spool_path)]
-        converted = True
-    finally:
-        if converted or spool_path.stat().st_size == 0:
             spool_path.unlink()
+            raise RecordError(f"{printable(command[0])}: {error.strerror or error}") from None
+        with waiting(child.pid):
+            outcome.status = shell_status(child.wait())
+    head = Header(driver=release, arch=platform.machine(), recorder="preload", command=tuple(command), values=values)
+    try:
+        convert(spool_path, output, head, outcome, first=child.pid)
+    except OSError as error:
+        raise RecordError(
+            f"{printable(str(output))}: {error.strerror or error}; what was recorded is in {printable(str(spool_path))}: "
+            "nvproxy-trace import reads it"
+        ) from None
+    outcome.alive = [pid for pid in outcome.seen.processes if _lives(pid, spool_path)]
+    spool_path.unlink()
     return outcome
 
 
@@ -203,19 +198,20 @@ def newest() -> str:
 
 
 def _lives(pid: int, spool_path: Path) -> bool:
-    """Whether that process still has our spool open; its number may be another's by now."""
+    """Whether that process still has our spool mapped; its number may be another's by now."""
     try:
-        for fd in os.scandir(f"/proc/{pid}/fd"):
-            if os.readlink(fd.path) == str(spool_path):
-                return True
+        with open(f"/proc/{pid}/maps", "rb") as maps:
+            return any(line.rstrip().endswith(os.fsencode(spool_path)) for line in maps)
     except OSError:
         return False
-    return False
 
 
 def convert(source: Path, output: Path, head: Header, outcome: Outcome, first: int | None = None) -> None:
-    """Write the trace of a spool. Raises OSError."""
+    """Write the trace of a spool; it says itself what is missing in it. Raises OSError."""
+    with open(source, "rb") as raw:
+        head.values = spool.keeps_values(raw)
     with open(source, "rb") as raw, writing(output, head) as writer:
         for obj in spool.records(raw, outcome.problems, outcome.seen, values=head.values, first=first):
             writer.put(obj)
+        writer.lose(outcome.problems)
         outcome.records = writer.records

@@ -22,6 +22,7 @@ _POINTERS: Final = 4
 _ENTRY: Final = struct.Struct("=IIIHHHHHH")
 _POINTER: Final = struct.Struct("=HHBBHIII")
 _MAGIC: Final = b"NVTT"
+_FIELDS: Final = 256
 
 
 class Pointer(NamedTuple):
@@ -37,7 +38,7 @@ class Pointer(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One struct: struct entry of recorder.c."""
+    """One struct: struct entry of recorder/look.c."""
 
     space: int
     number: int
@@ -132,9 +133,14 @@ def entries(catalog: Catalog) -> list[Entry]:
 
 
 def pack(table: list[Entry]) -> bytes:
-    """The file that the recorder maps."""
+    """What the recorder maps. Its own reader looks no further than 256 bytes into a struct for a field."""
     parts = [_MAGIC, struct.pack("=I", len(table))]
     for entry in table:
+        places = [at for at in entry[3:6] if at != NONE] + [p.offset for p in entry.pointers]
+        if any(at + 8 > _FIELDS for at in places):
+            raise ValueError(
+                f"a field of {entry.number:#x} lies beyond {_FIELDS} bytes: recorder/look.c reads no further"
+            )
         pointers = entry.pointers[:_POINTERS]
         parts.append(_ENTRY.pack(*entry[:8], len(pointers)))
         for p in pointers:

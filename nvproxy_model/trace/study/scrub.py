@@ -194,4 +194,5 @@ def scrub(source: Path, output: Path, catalog: Catalog) -> tuple[Reader, Scrubbe
     with writing(output, clean) as writer:
         for rec in second:
             writer.put({**scrubber.clean(rec), "pid": rec.pid})
+        writer.lose(second.problems)
     return second, scrubber
