@@ -305,12 +305,13 @@ class Conformance:
             return no, f"it does not cover {' '.join(missing)}, which --require names", "see `open` and `mixed` below"
         if not self.substituted:
             return no, "it substitutes nothing", "see whether it is on, and whether it knows this driver"
-        if refused := [route for route in self.refused_routes if route in surface.RUNTIME]:
-            results = sorted({answer.result for (route, _), answer in self.plain.items() if route in refused})
-            why = ", ".join(f"{result}: {_RESULTS.get(result, 'unknown')}" for result in results)
+        if refused := self.refused_routes:
+            results = {answer.result for (route, _), answer in self.plain.items() if route in refused}
+            why = ", ".join(f"{result}: {_RESULTS.get(result, 'unknown')}" for result in sorted(results))
+            who = "runtime" if set(refused) <= set(surface.RUNTIME) else "driver"
             return (
                 unknown,
-                f"the runtime refused every question ({why})",
+                f"the {who} refused every question ({why})",
                 "ask where it can start: a GPU, a new enough driver",
             )
         partial = len(self.covered_routes) < len(self.routes)
@@ -351,7 +352,9 @@ class Conformance:
         """For people: the answer, what to do, the differences, and a table of what is covered."""
         verdict, why, advice = self._answer
         lines = [
-            f"{self.shim} {verdict} on {self.libcuda}: {why}",
+            f"cannot tell whether {self.shim} conforms on {self.libcuda}: {why}"
+            if verdict == "cannot tell"
+            else f"{self.shim} {verdict} on {self.libcuda}: {why}",
             *([] if self.conforms else [f"  {self._extent}"]),
             f"  {len(self.plain)} questions, {self.substituted} answers substituted, {len(self.differences)} different",
         ]

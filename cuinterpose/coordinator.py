@@ -1,4 +1,4 @@
-"""Who is there: discovers the endpoints of a directory, identifies them and says which are alive."""
+"""Which endpoints a directory holds, and which of them are alive."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 _AT_ONCE = 8
 
 MEANINGS = {
-    Status.TRANSPORT: "gone",  # nobody listens, or no answer in time
-    Status.PARTICIPANT: "replaced",  # somebody else listens there now
+    Status.TRANSPORT: "gone",  # nothing listens there, or no answer came in time
+    Status.PARTICIPANT: "replaced",  # another participant listens there now
     Status.PEER: "foreign",  # another uid
 }
 
 
 @dataclass(frozen=True)
 class Member:
-    """One endpoint: state is alive, gone, replaced, foreign or broken; pid is None unless it answered; why is for people."""
+    """One endpoint.
+
+    participant: 32 hexadecimal digits, the name of its socket. endpoint: the socket's path. state: alive, gone, replaced
+    (by another participant), foreign (of another user) or broken (it breaks the protocol). pid: of the process that
+    answered, else None. why: for people.
+    """
 
     participant: str
     endpoint: str
@@ -43,7 +48,10 @@ def _member(path: Path, name: str, timeout: float) -> Member:
 
 
 def discover(path: Path, timeout: float = 1.0) -> list[Member]:
-    """Every endpoint in a directory, by name; other files are none. OSError for a directory that cannot be trusted or read."""
+    """Every endpoint in a directory, sorted by name; files with other names are left out.
+
+    timeout: seconds for each to answer. OSError for a directory that cannot be read, or is not the caller's alone.
+    """
     fd = open_directory(path)
     try:
         # /proc/self/fd: O_PATH descriptors cannot be listed themselves.

@@ -1,4 +1,4 @@
-"""The directory that a user's processes share: endpoints, and a clean path to the shim."""
+"""The directory that the processes of one user share: it holds endpoints, and links to the shim."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def directory() -> Path:
-    """$CUINTERPOSE_DIR, else $XDG_RUNTIME_DIR/cuinterpose (made if it is missing); FileNotFoundError if neither is set."""
+    """$CUINTERPOSE_DIR, else $XDG_RUNTIME_DIR/cuinterpose, made if it is missing. FileNotFoundError if neither is set."""
     if chosen := os.environ.get("CUINTERPOSE_DIR"):
         return Path(chosen)
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
@@ -19,9 +19,10 @@ def directory() -> Path:
 
 
 def open_directory(path: Path) -> int:
-    """An O_PATH descriptor of such a directory, which the caller owns.
+    """An O_PATH descriptor of a directory of endpoints; the caller closes it.
 
-    PermissionError unless it is absolute, ours, and closed to group and others; OSError if it is a link or no directory.
+    PermissionError unless the path is absolute and the directory is the caller's, closed to group and others. OSError if
+    it is a link, or not a directory.
     """
     if not path.is_absolute():
         raise PermissionError(f"{path}: not absolute")

@@ -160,7 +160,10 @@ def _judge(value: int, symbol: str, holder: Object, target: Object | None) -> st
 
 
 def diagnose(pid: int) -> Diagnosis:
-    """Reads the process and changes nothing. PermissionError, ProcessLookupError or another OSError if it is out of reach."""
+    """Looks at a process and changes nothing.
+
+    OSError if it is out of reach: PermissionError without the right to trace it, ProcessLookupError if there is none.
+    """
     everything, left_out = remote.objects(pid, _NAMES)
     bases = [item.base for item in everything]
 
@@ -181,7 +184,7 @@ def diagnose(pid: int) -> Diagnosis:
     for item in everything:
         for slot in item.slots:
             target = holder(slot.value)
-            # The shim's references are its business, and what an object defines itself is no import.
+            # The shim's own references are left out, and so is what an object defines for itself.
             if item is shim or (target is item and target.symbols.get(slot.symbol) == slot.value):
                 continue
             state = _judge(slot.value, slot.symbol, item, target)

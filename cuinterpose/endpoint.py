@@ -92,9 +92,9 @@ class Endpoint:
             self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             undo.callback(self._listener.close)
             self._listener.setblocking(False)
-            # Before bind: the node gets this mode, whatever the process's umask.
+            # Before bind, so that the socket has this mode whatever the umask is.
             os.fchmod(self._listener.fileno(), 0o600)
-            # Through the descriptor: the directory that was checked is the one that is used.
+            # Through the descriptor, so that the directory that was checked is the one that is used.
             self._listener.bind(f"/proc/self/fd/{self._directory}/{self.path.name}")
             undo.callback(self._unlink)
             self._listener.listen(BACKLOG)
@@ -264,7 +264,10 @@ def _check(request: Frame, reply: Frame, has_fd: bool) -> None:
 
 
 def export(ticket: Ticket, timeout: float = 1.0) -> int:
-    """The real descriptor that the ticket stands for, fresh, with FD_CLOEXEC, the caller's. ProtocolError otherwise."""
+    """Asks the creator that a ticket names for the real descriptor: fresh, with FD_CLOEXEC, and the caller's to close.
+
+    timeout: seconds for each step. ProtocolError if there is no usable answer, or it is not OK.
+    """
     request = Frame(Op.EXPORT, next(_serials), ticket.kind, ticket.participant, ticket.resource)
     _, fd, _ = _ask(ticket.endpoint, request, timeout)
     assert fd is not None
@@ -272,7 +275,11 @@ def export(ticket: Ticket, timeout: float = 1.0) -> int:
 
 
 def identify(endpoint: str, expected: bytes = NOBODY, timeout: float = 1.0) -> tuple[bytes, int]:
-    """(participant, pid) of who listens at a path. ProtocolError, PARTICIPANT if it is not the expected one."""
+    """(participant, pid) of what listens at a path.
+
+    expected: the participant to ask for; by default any. timeout: seconds for each step. ProtocolError if there is no
+    usable answer; its status is PARTICIPANT if another one listens there.
+    """
     reply, _, pid = _ask(endpoint, Frame(Op.IDENTIFY, next(_serials), participant=expected), timeout)
     if reply.participant == NOBODY:
         raise ProtocolError(Status.MALFORMED, "a participant of zeros")

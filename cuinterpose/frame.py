@@ -37,23 +37,33 @@ LAYOUT = Struct(
 
 
 class Op(IntEnum):
+    """What a request asks for: IDENTIFY, who listens there; EXPORT, the descriptor of a resource. A reply adds REPLY."""
+
     IDENTIFY = 1
     EXPORT = 2
 
 
 class Status(IntEnum):
+    """How an exchange ended. PEER and TRANSPORT are found locally and never sent.
+
+    OK. MALFORMED: the bytes are not a frame, or say what they may not. VERSION: a frame of another version. PEER: the
+    other end runs as another user. PARTICIPANT: another one listens there now. UNKNOWN: no such resource. KIND: it is of
+    the other kind. BUSY: a checkpoint is being taken. CUDA: the driver refused, with the CUresult beside it. RESOURCES:
+    no descriptor left. OP: an op that nobody has defined. TRANSPORT: no socket, a time-out, or the other end hung up.
+    """
+
     OK = 0
     MALFORMED = 1
     VERSION = 2
-    PEER = 3  # of another uid; said locally, never sent
-    PARTICIPANT = 4  # somebody else listens there now
-    UNKNOWN = 5  # no such resource
-    KIND = 6  # it is of the other kind
-    BUSY = 7  # a checkpoint is being taken
-    CUDA = 8  # the driver refused
-    RESOURCES = 9  # no descriptor left
+    PEER = 3
+    PARTICIPANT = 4
+    UNKNOWN = 5
+    KIND = 6
+    BUSY = 7
+    CUDA = 8
+    RESOURCES = 9
     OP = 10
-    TRANSPORT = 11  # no socket, timeout, hang-up; said locally, never sent
+    TRANSPORT = 11
 
 
 LOCAL = (Status.PEER, Status.TRANSPORT)
@@ -71,12 +81,12 @@ _CUDA_RESULTS = {
 
 
 def cuda_result(status: Status, cuda: int = 0) -> int:
-    """The CUresult that an importer returns; 999, CUDA_ERROR_UNKNOWN, for what is a bug or mixed versions."""
+    """The CUresult that an importer returns for a status; 999, CUDA_ERROR_UNKNOWN, where it shows a bug or mixed versions."""
     return cuda if status is Status.CUDA else _CUDA_RESULTS.get(status, 999)
 
 
 class ProtocolError(Exception):
-    """No usable answer, or an answer that is not OK. status says which; cuda is the creator's CUresult of CUDA."""
+    """No usable answer, or one that is not OK. status: which. cuda: with the status CUDA, the creator's CUresult, else 0."""
 
     def __init__(self, status: Status, why: str, cuda: int = 0) -> None:
         super().__init__(f"{status.name}: {why}")
@@ -85,11 +95,18 @@ class ProtocolError(Exception):
 
     @property
     def cuda_result(self) -> int:
+        """The CUresult that an importer returns for it."""
         return cuda_result(self.status, self.cuda)
 
 
 @dataclass(frozen=True)
 class Frame:
+    """One frame, field by field as in src/frame.h.
+
+    op: 16 bits. serial: 64 bits, echoed. kind: 16 bits, a ticket's kind or 0. participant, resource: 16 bytes each.
+    status, cuda: signed, 32 bits. length: bytes of payload that follow.
+    """
+
     op: int
     serial: int = 0
     kind: int = 0
@@ -100,12 +117,13 @@ class Frame:
     length: int = 0
 
     def encode(self) -> bytes:
+        """Its 64 bytes."""
         data: bytes = LAYOUT.build({**self.__dict__, "version": 1, "flags": 0})
         return data
 
 
 def decode(message: bytes) -> Frame:
-    """The frame of one whole message; ProtocolError MALFORMED or VERSION."""
+    """The frame of one whole message, payload included. ProtocolError with the status MALFORMED or VERSION."""
     try:
         fields = LAYOUT.parse(message)
     except ConstructError:
@@ -129,7 +147,7 @@ def decode(message: bytes) -> Frame:
 
 
 def send(connection: socket.socket, frame: Frame, fd: int | None = None) -> None:
-    """Sends one frame; fd goes along and stays the caller's. ProtocolError TRANSPORT."""
+    """Sends one frame, and fd with it, which stays the caller's. ProtocolError with the status TRANSPORT if it fails."""
     ancillary = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
     try:
         connection.sendmsg([frame.encode()], ancillary, socket.MSG_NOSIGNAL)
@@ -140,8 +158,8 @@ def send(connection: socket.socket, frame: Frame, fd: int | None = None) -> None
 def receive(connection: socket.socket) -> tuple[Frame, int | None]:
     """One message without payload and the descriptor that came with it, which the caller owns, or None.
 
-    ProtocolError MALFORMED, VERSION or TRANSPORT; whatever descriptors came are then closed. Not socket.recv_fds:
-    that ignores its flags, and descriptors would be inherited by every child.
+    ProtocolError with the status MALFORMED, VERSION or TRANSPORT; all descriptors that came are then closed. Not by
+    socket.recv_fds, which ignores its flags: every child would inherit the descriptors.
     """
     try:
         message, ancillary, flags, _ = connection.recvmsg(

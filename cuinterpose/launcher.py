@@ -1,6 +1,6 @@
-"""Runs a program under the shim, and refuses beforehand whatever the dynamic loader would let go by in silence.
+"""Runs a program under the shim, and refuses beforehand what the dynamic loader would run without it.
 
-ld.so drops a preload that it cannot use with a line on stderr, or with none, and runs the program without it.
+ld.so drops a preload that it cannot use, with a line on stderr or without a word, and starts the program all the same.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def native_path(name: str) -> Path:
 
 
 def shim_path(chosen: str | None = None) -> Path:
-    """The shim: chosen, else $CUINTERPOSE_SHIM, else this package's. LaunchError if that is no file."""
+    """The shim: chosen, else $CUINTERPOSE_SHIM, else this package's. LaunchError if that is not a file."""
     named = chosen or os.environ.get("CUINTERPOSE_SHIM")
     if not named:
         return native_path(SHIM)
@@ -128,7 +128,7 @@ def clean_path(shim: Path) -> Path:
             fresh.symlink_to(shim)
             fresh.replace(link)
     except OSError as error:
-        raise LaunchError(f"{home}: {error.strerror or error}: no place for a clean path to the shim") from None
+        raise LaunchError(f"{home}: {error.strerror or error}: cannot hold a link to the shim") from None
     return link
 
 

@@ -10,13 +10,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def descriptor_of(pid: int, fd: int) -> int:
-    """A duplicate with FD_CLOEXEC that the caller owns; OSError: no process, no permission, or no such descriptor."""
+    """A duplicate with FD_CLOEXEC, the caller's to close. OSError: no process, no permission, or no such descriptor."""
     try:
         process = os.pidfd_open(pid)
     except (OverflowError, ValueError):
         raise ProcessLookupError(pid, "no such process") from None
     except OSError as error:
-        # EINVAL: not a process's number, or a thread's
+        # EINVAL: the number of a thread, or of nothing
         raise (ProcessLookupError(pid, "no such process") if error.errno == 22 else error) from None
     try:
         duplicate = int(_libc.syscall(_SYS_PIDFD_GETFD, process, ctypes.c_int(fd), 0))

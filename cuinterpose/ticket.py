@@ -42,12 +42,14 @@ MFD_CLOEXEC, MFD_ALLOW_SEALING, MFD_NOEXEC_SEAL = 1, 2, 8
 
 
 class Kind(IntEnum):
+    """What a resource is: UNICAST, an allocation of cuMemCreate; MULTICAST, an object of cuMulticastCreate."""
+
     UNICAST = 1
     MULTICAST = 2
 
 
 class TicketError(ValueError):
-    """Bytes or fields that are no ticket; the message says which rule is broken."""
+    """Bytes or fields that are not a ticket; the message says which rule they break."""
 
 
 def new_identity() -> bytes:
@@ -59,9 +61,11 @@ def new_identity() -> bytes:
 
 @dataclass(frozen=True)
 class Ticket:
-    """Who created which resource, and where to ask. Raises TicketError for fields that no ticket can hold.
+    """Who created which resource, and where to ask. Raises TicketError for fields that a ticket cannot hold.
 
-    endpoint: an absolute path; bytes that are not UTF-8 are surrogates, as in os.fsdecode.
+    kind: see Kind. participant: the creator. resource: which of its resources; both are 16 bytes, not all zero. endpoint:
+    the absolute path of the creator's socket, at most 107 bytes; bytes that are not UTF-8 are surrogates, as in
+    os.fsdecode.
     """
 
     kind: Kind
@@ -83,6 +87,7 @@ class Ticket:
 
     @property
     def endpoint_bytes(self) -> bytes:
+        """The path as the kernel takes it."""
         return self.endpoint.encode("utf-8", "surrogateescape")
 
     def encode(self) -> bytes:
@@ -136,14 +141,17 @@ def create(ticket: Ticket) -> int:
 
 
 class Verdict(Enum):
-    NOT_A_TICKET = "not a ticket"  # the driver's to judge, as it is
+    """What a descriptor is: NOT_A_TICKET, left to the driver to judge; TICKET; or BAD, which has a ticket's magic and is not
+    a valid one, and which the driver must never see."""
+
+    NOT_A_TICKET = "not a ticket"
     TICKET = "ticket"
-    BAD = "bad ticket"  # claims to be one: never the driver's
+    BAD = "bad ticket"
 
 
 @dataclass(frozen=True)
 class Classified:
-    """What a descriptor is, why, its seals (-1: it can have none) and the ticket if it is one."""
+    """What was found. why: for people. seals: F_GET_SEALS's bits, or -1 for a file that has none. ticket: if it is one."""
 
     verdict: Verdict
     why: str
@@ -152,11 +160,11 @@ class Classified:
 
 
 def classify(fd: int) -> Classified:
-    """Reads fd and changes nothing of it, its offset included. Never raises for what fd is."""
+    """Reads a descriptor and changes nothing of it, its offset included. Never raises, whatever fd is."""
     try:
-        # Before the content: what is sealed now stays as it is read.
+        # Before the content is read: once it is sealed it stays as it is.
         seals = fcntl.fcntl(fd, F_GET_SEALS)
-    except (OSError, ValueError, OverflowError) as error:  # the latter two for numbers that are no descriptor's
+    except (OSError, ValueError, OverflowError) as error:  # the latter two for numbers that cannot be descriptors
         return Classified(Verdict.NOT_A_TICKET, f"F_GET_SEALS: {error}", -1)
     try:
         data = os.pread(fd, SIZE + 1, 0)

@@ -36,15 +36,15 @@ enum cui_status {
 	CUI_OK = 0,
 	CUI_MALFORMED = 1,
 	CUI_VERSION = 2,
-	CUI_PEER = 3, /* of another uid; said here, never sent */
-	CUI_PARTICIPANT = 4, /* somebody else listens there now */
+	CUI_PEER = 3, /* of another uid; found here, never sent */
+	CUI_PARTICIPANT = 4, /* another participant listens there now */
 	CUI_UNKNOWN = 5, /* no such resource */
 	CUI_KIND = 6, /* it is of the other kind */
 	CUI_BUSY = 7, /* a checkpoint is being taken */
 	CUI_CUDA = 8, /* the driver refused */
 	CUI_RESOURCES = 9, /* no descriptor left */
 	CUI_OP = 10,
-	CUI_TRANSPORT = 11, /* no socket, timeout, hang-up; said here, never sent */
+	CUI_TRANSPORT = 11, /* no socket, timeout, hang-up; found here, never sent */
 };
 
 struct cui_frame {

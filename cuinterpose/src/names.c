@@ -2,7 +2,7 @@
 /*
  * Which names the shim covers.  Asked for every look-up of a name that begins
  * with "cu" and for every answer that a resolver gives, so: no hash, no string
- * function of libc's, and most names are told apart by one letter or their length.
+ * function of libc, and one letter or the length rules most names out.
  */
 #include "shim.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A descriptor has one owner at every line: a variable that closes it, or whoever took it from there. */
+/* A descriptor has one owner at every line: a variable that closes it, or the code that took it from there. */
 #ifndef CUI_OWNED_H
 #define CUI_OWNED_H
 

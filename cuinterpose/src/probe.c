@@ -4,7 +4,7 @@
  *
  * One line a question, written at once so that a crash leaves all before it: the
  * route, what was asked, the result, the class of the pointer and the status.  The class is "untouched", "NULL", "entry S" (the
- * driver's own S), "wrapper S" (somebody else's S) or "other OBJECT".  Only
+ * driver's own S), "wrapper S" (another object's S) or "other OBJECT".  Only
  * look-ups and resolvers are called, never a function that they return.
  *
  * Loaded after the driver, so that its own references are bound as a program's

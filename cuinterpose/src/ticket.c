@@ -134,7 +134,8 @@ int cui_ticket_create(const struct cui_ticket *ticket, int *fd)
 
 /*
  * Two system calls.  What answers F_GET_SEALS is a file of tmpfs or hugetlbfs: a
- * directory there cannot be read, and one byte more than a ticket has tells its size.
+ * directory there cannot be read, and reading one byte more than a ticket has shows
+ * a file that is longer.
  */
 static enum cui_ticket_class classify(int fd, struct cui_ticket *ticket)
 {

@@ -43,15 +43,15 @@ struct cui_ticket {
 };
 
 enum cui_ticket_class {
-	CUI_NOT_A_TICKET, /* the driver's to judge, as it is */
+	CUI_NOT_A_TICKET, /* left to the driver to judge */
 	CUI_TICKET,
-	CUI_BAD_TICKET, /* claims to be one: never the driver's */
+	CUI_BAD_TICKET, /* has the magic and is not valid: the driver must never see it */
 };
 
 bool cui_identity_zero(const struct cui_identity *identity);
 bool cui_identity_same(const struct cui_identity *a, const struct cui_identity *b);
 
-/* A fresh identity; 0 or -errno.  Without randomness there is none. */
+/* A fresh identity; 0, or -errno if the kernel gives no random bytes. */
 int cui_identity_random(struct cui_identity *identity);
 
 /* false: the ticket breaks a rule above. */
