@@ -104,7 +104,7 @@ class CallNames:
         """The table in which a constant would stand, or None if it is not a call's number."""
         if name.startswith("NV_ESC_"):
             return "frontend"
-        if name.startswith("UVM_"):
+        if name.startswith("UVM_") and name not in _PLAIN:
             return "uvm" if self.is_uvm(name) else None
         if _CONTROL.match(name):
             return "control" if self.is_control(name, number) else None
