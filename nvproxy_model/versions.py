@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nvproxy_model.errors import DefinitionError, UnknownDriverVersion, UnsupportedDriverVersion
 
-__all__ = ["DriverVersion", "Tree", "load", "numbers"]
+__all__ = ["PROC", "DriverVersion", "Tree", "host", "load", "numbers"]
+
+PROC: Final = Path("/proc/driver/nvidia/version")
+"""Where a loaded kernel module names its release."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +53,15 @@ def numbers(text: str) -> tuple[int, int, int]:
         raise ValueError(f"{text!r} is no driver version: want two or three numbers such as 580.126.20")
     major, minor, patch = (*map(int, parts), *[0] * (3 - len(parts)))
     return major, minor, patch
+
+
+def host(path: Path = PROC) -> str | None:
+    """The release of the kernel module that this machine has loaded, or None where there is none."""
+    try:
+        found = re.search(r"\b(\d{3,4}\.\d+(?:\.\d+)?)\b", path.read_text(errors="replace"))
+    except OSError:
+        return None
+    return found[1] if found else None
 
 
 class Tree(Mapping[str, DriverVersion]):

@@ -9,7 +9,7 @@ from nvproxy_model.caps import PROFILES
 from nvproxy_model.ioctl import parse_request
 from nvproxy_model.tools.command import Argument, OneOf, argument
 
-__all__ = ["ALLOW_UNSUPPORTED", "CAPS", "NO_CACHE", "PROFILE", "SOURCE", "driver", "formats", "number", "source"]
+__all__ = ["ALLOW_UNSUPPORTED", "CAPS", "NO_CACHE", "PROFILE", "SOURCE", "driver", "formats", "number", "source", "table"]
 
 CAPS = argument(
     "--caps",
@@ -59,6 +59,11 @@ def formats(*more: str) -> OneOf:
     return OneOf(
         (form, argument("--json", dest="format", action="store_const", const="json", help="short for --format json"))
     )
+
+
+def table(text: str) -> str:
+    """The table of that name; a trace calls the frontend ``fe``."""
+    return "frontend" if text == "fe" else text
 
 
 def number(text: str) -> int:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
 from nvproxy_model.printable import printable
 
-__all__ = ["bold", "print_json", "progress", "say", "versions", "warn"]
+__all__ = ["bold", "emit", "print_json", "progress", "say", "versions", "warn"]
 
 T = TypeVar("T")
 
@@ -75,6 +76,35 @@ def print_json(document: Mapping[str, Any]) -> None:
     """One document on standard output: its schema, `versions`, then the rest. Bytes that are no text stay escapes."""
     schema = {"schema": document["schema"]} if "schema" in document else {}
     print(json.dumps({**schema, "produced_by": versions(), **document}, indent=2))
+
+
+Table = tuple[Sequence[str], Iterable[Sequence[object]]]
+"""A header and rows, for the formats that have columns."""
+
+
+def emit(args: argparse.Namespace, document: Mapping[str, Any], lines: Iterable[str], table: Table | None = None) -> None:
+    """Print an answer in the form that ``--format`` asks for; ``table`` serves csv and markdown."""
+    if args.format == "json":
+        print_json(document)
+    elif args.format == "text" or table is None:
+        say(lines)
+    elif args.format == "csv":
+        import csv
+
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(table[0])
+        writer.writerows([_cell(value) for value in row] for row in table[1])
+    else:
+        from nvproxy_model.drivers.render.markdown import escape
+
+        say([f"| {' | '.join(table[0])} |", "|" + " --- |" * len(table[0])])
+        say(f"| {' | '.join(escape(_cell(value)) for value in row)} |" for row in table[1])
+
+
+def _cell(value: object) -> str:
+    """A value in a column. A text that a spreadsheet would take for a formula begins with a quote."""
+    text = "" if value is None else "yes" if value is True else "no" if value is False else printable(str(value))
+    return "'" + text if isinstance(value, str) and text[:1] in ("=", "+", "-", "@") else text
 
 
 def progress(items: Iterable[T], total: int | None = None, what: str = "records") -> Iterator[T]:

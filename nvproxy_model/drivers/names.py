@@ -16,7 +16,7 @@ from nvproxy_model.drivers import facts as recorded
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.naming import TABLES, Table, control_struct
 
-__all__ = ["CallNames", "Kind", "Symbol", "ever", "symbol"]
+__all__ = ["CallNames", "Kind", "Symbol", "ever", "symbol", "users_of"]
 
 Kind = Literal["frontend", "uvm", "control", "alloc", "status", "foreign", "other"]
 """What a symbol is: a number of one of the four tables, an NV status, another driver's request, or none of these."""
@@ -198,6 +198,22 @@ def symbol(name: str) -> Symbol | None:
     if kind is not None:
         return Symbol(name, number, kind, _WORDS[kind])
     return Symbol(name, number, "other", _other(name))
+
+
+def users_of(struct: str) -> tuple[tuple[Table, int], ...] | None:
+    """The UVM commands and controls whose parameters a struct of the headers is; None for a name that is not a struct's."""
+    if not recorded.load().runs("structs", struct):
+        return None
+    tables = ever().tables
+    found: list[tuple[Table, int]] = [
+        ("uvm", number) for number, names in tables["uvm"].items() if struct == f"{names[0]}_PARAMS"
+    ]
+    found += [
+        ("control", number)
+        for number, names in tables["control"].items()
+        if any(ever().control_struct(name) == struct for name in names)
+    ]
+    return tuple(found)
 
 
 def _other(name: str) -> str:

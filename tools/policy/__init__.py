@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nvproxy_model.naming import TABLES
-from nvproxy_model.tools.arguments import ALLOW_UNSUPPORTED, CAPS, PROFILE, driver, formats
+from nvproxy_model.tools.arguments import ALLOW_UNSUPPORTED, CAPS, PROFILE, driver, formats, table
 from nvproxy_model.tools.command import Command, Example, Program, argument
 
 __all__ = ["PROGRAM", "main"]
 
-_DRIVER = driver("latest", "a release (default: the latest supported one)")
-_VERSION = argument("version", metavar="VERSION", help="a release, or latest; also one that nvproxy does not support")
+_DRIVER = driver("latest", "a release, or host for this machine's (default: latest, the newest supported one)")
+_VERSION = argument("version", metavar="VERSION", help="a release, latest or host; also one that nvproxy does not support")
 _UNKNOWN = "could not tell: an unknown release or capability"
 
 PROGRAM = Program(
@@ -32,15 +32,19 @@ PROGRAM = Program(
                 Example("nvproxy-policy explain NV2080_CTRL_CMD_GPU_GET_RECOVERY_ACTION --driver 550.90.12"),
                 Example("nvproxy-policy explain 0x41 --kind alloc --json"),
             ),
-            {0: "admitted, as far as the number decides", 1: "refused", 2: "could not tell what is meant"},
+            {
+                0: "admitted, as far as the number decides; of several readings, at least one",
+                1: "refused",
+                2: "not a call, or not known what is meant",
+            },
             (
                 argument("what", metavar="NUMBER|NAME", help="a number, a request or a symbol"),
-                argument("--kind", choices=TABLES, help="the table, where several have the number"),
+                argument("--kind", type=table, choices=TABLES, help="the table, where several have the number; fe is frontend"),
                 _DRIVER,
                 CAPS,
                 PROFILE,
                 ALLOW_UNSUPPORTED,
-                formats(),
+                formats("csv", "markdown"),
             ),
             ("nvproxy-policy/explain/1",),
         ),

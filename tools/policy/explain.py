@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nvproxy_model import versions
 from nvproxy_model.abi.constants import NV01_EVENT
 from nvproxy_model.abi.windows import window
 from nvproxy_model.caps import DEFAULT, Caps
+from nvproxy_model.drivers.names import ever
 from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
 from nvproxy_model.layout import Layout
 from nvproxy_model.policy.decision import Decision, Verdict, Why
@@ -18,39 +19,64 @@ from nvproxy_model.policy.hardened import CAPS
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import Rule
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS
-from nvproxy_model.tools.output import print_json, say
+from nvproxy_model.tools.command import UNKNOWN
+from nvproxy_model.tools.output import emit
 from nvproxy_model.tools.policy import upstream as policy_upstream
-from nvproxy_model.tools.policy.names import ROWS, Call, calls, driver_names, near, releases
+from nvproxy_model.tools.policy.names import ROWS, Asked, Call, asked, near, releases, status_note
+from nvproxy_model.tools.policy.sentences import WORDS, advice, sentence
 from nvproxy_model.tools.policy.shared import ADMITTED, REFUSED, handled, policy_of
 from nvproxy_model.versions import DriverVersion
 
 __all__ = ["run"]
 
 SCHEMA = "nvproxy-policy/explain/1"
+_COLUMNS = ("kind", "number", "name", "verdict", "conditional", "why", "errno", "status", "capabilities", "answer", "advice")
 
 
 def run(args: argparse.Namespace) -> int:
     """Explain and print; returns the exit status."""
     policy = policy_of(args)
-    answers = [_answer(policy, call) for call in calls(args.what, args.kind, policy.version)]
-    if args.format == "json":
-        print_json(
-            {
-                "schema": SCHEMA,
-                "input": args.what,
-                "driver": policy.version.name,
-                "supported": policy.version.supported,
-                "caps": list(policy.caps.names),
-                "profile": policy.profile,
-                "answers": answers,
-            }
-        )
+    found = asked(args.what, args.kind, policy.version)
+    answers = [_answer(policy, call) for call in found.calls]
+    document = {
+        "schema": SCHEMA,
+        "input": args.what,
+        "driver": policy.version.name,
+        "supported": policy.version.supported,
+        "caps": list(policy.caps.names),
+        "profile": policy.profile,
+        "answers": answers,
+        "not_a_call": None if answers else _not_a_call(found),
+    }
+    head = f"driver {policy.version}, capabilities {policy.caps or 'none'}" + (
+        f", profile {policy.profile}" if policy.profile != "gvisor" else ""
+    )
+    emit(args, document, _text(head, answers) if answers else _text_not_a_call(found), (_COLUMNS, map(_row, answers)))
+    if not answers:
+        return UNKNOWN
+    return ADMITTED if any(answer["verdict"] == "admitted" for answer in answers) else REFUSED
+
+
+def _not_a_call(found: Asked) -> dict[str, Any]:
+    note = status_note(found.number) if found.kind == "status" and found.number is not None else None
+    return {"name": found.name, "number": found.number, "kind": found.kind, "what": found.what, "note": note}
+
+
+def _text_not_a_call(found: Asked) -> Iterator[str]:
+    if found.name is None and found.number is None:
+        yield f"not the number of a call: it {found.what}"
+    elif found.name is None:
+        yield f"not a call that nvproxy decides: {found.number:#x} is {found.what}"
     else:
-        head = f"driver {policy.version}, capabilities {policy.caps or 'none'}" + (
-            f", profile {policy.profile}" if policy.profile != "gvisor" else ""
-        )
-        say(_text(head, answers))
-    return ADMITTED if all(answer["verdict"] == "admitted" for answer in answers) else REFUSED
+        value = "" if found.number is None else f" ({found.number:#x})"
+        yield f"not a call: {found.name}{value} is {found.what}"
+    if found.kind == "status" and found.number is not None:
+        yield f"  {status_note(found.number)}"
+
+
+def _row(answer: Mapping[str, Any]) -> tuple[object, ...]:
+    caps = ",".join(answer["admits"]["caps"])
+    return (*(answer[name] for name in ("kind", "hex", *_COLUMNS[2:8])), caps, answer["answer"], "; ".join(answer["advice"]))
 
 
 def _answer(policy: Policy, call: Call) -> dict[str, Any]:
@@ -59,7 +85,7 @@ def _answer(policy: Policy, call: Call) -> dict[str, Any]:
     every = [row for row in ROWS[call.table] if row.number == call.number]
     shown = rule or (every[-1] if every else None)
     decision = _decision(policy, call, rule)
-    name = shown.name if shown is not None else next(iter(driver_names(call.table, call.number)), None)
+    name = shown.name if shown is not None else ever().name(call.table, call.number)
     answer: dict[str, Any] = {
         "kind": call.table,
         "number": call.number,
@@ -81,12 +107,15 @@ def _answer(policy: Policy, call: Call) -> dict[str, Any]:
             "driver": policy_upstream.driver(call.table, name),
         },
         "decoded": _decoded(call),
+        "as_status": status_note(call.number) if call.table != "control" else None,
         "nearest": []
         if shown is not None or decision.allowed
         else [{"number": row.number, "name": row.name} for row in near(call)],
     }
     if (call.table, call.number) == ("alloc", NV01_EVENT):
         answer["name"], answer["duty"] = "NV01_EVENT", "the class that counts is hClass of its NV0005_ALLOC_PARAMETERS"
+    answer["answer"] = sentence(answer, policy, decision)
+    answer["advice"] = advice(answer, policy, decision)
     return answer
 
 
@@ -243,13 +272,19 @@ def _decoded(call: Call) -> dict[str, Any] | None:
 
 
 def _text(head: str, answers: list[dict[str, Any]]) -> Iterator[str]:
+    if len(answers) > 1:
+        meant = ", ".join(f"{WORDS[answer['kind']]} ({answer['verdict']})" for answer in answers)
+        yield f"{answers[0]['hex']} can be {len(answers)} calls: {meant}; --kind picks one"
+        yield ""
     for index, answer in enumerate(answers):
         if index:
             yield ""
-        yield f"{answer['kind']} {answer['hex']} {answer['name'] or '(no name known)'}"
-        yield f"  {head}"
-        terms = ", on the terms of its fields" if answer["conditional"] else ""
-        yield f"  {answer['verdict']}{terms}: {answer['reason']}"
+        yield answer["answer"]
+        for line in answer["advice"]:
+            yield f"  to do      {line}"
+        yield f"  call       {answer['kind']} {answer['hex']} {answer['name'] or '(no name known)'}"
+        yield f"  under      {head}"
+        yield f"  decision   {answer['reason']}"
         yield from _text_admits(answer)
         if answer["handling"] is not None:
             yield f"  handling   {answer['handling']}"
@@ -263,6 +298,8 @@ def _text(head: str, answers: list[dict[str, Any]]) -> Iterator[str]:
             yield f"  number     class {hclass}, category {made['category']:#x}, id {made['id']:#x}{window}"
         if answer["nearest"]:
             yield f"  nearest    {', '.join(format(row['number'], '#x') + ' ' + row['name'] for row in answer['nearest'])}"
+        if answer["as_status"] is not None:
+            yield f"  status     {answer['as_status']}"
         for who, where in answer["upstream"].items():
             if where is not None:
                 yield f"  {who:11}{where}"

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from nvproxy_model import abi, versions
-from nvproxy_model.ioctl import NV_IOCTL_MAGIC, parse_request
-from nvproxy_model.ioctl import number as ioctl_nr
-from nvproxy_model.ioctl import size as ioctl_size
+from nvproxy_model import abi, ioctl, versions
+from nvproxy_model.abi.constants import (
+    NV_ERR_INVALID_ADDRESS,
+    NV_ERR_INVALID_ARGUMENT,
+    NV_ERR_INVALID_CLASS,
+    NV_ERR_INVALID_CLIENT,
+    NV_ERR_INVALID_LIMIT,
+    NV_ERR_NOT_SUPPORTED,
+)
+from nvproxy_model.drivers import names
+from nvproxy_model.ioctl import parse_request
 from nvproxy_model.rules import TABLES, Rule, Table
 from nvproxy_model.tools.command import fail
 from nvproxy_model.tools.policy.shared import structs
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["ROWS", "Call", "calls", "driver_names", "near", "recorded", "releases"]
+__all__ = ["ROWS", "Asked", "Call", "asked", "near", "releases", "status_note"]
 
 ROWS: Final = abi.TABLES
 
@@ -32,9 +38,44 @@ class Call:
     size: int | None = None
 
 
-def _number(text: str, version: DriverVersion) -> int | None:
-    """``0x...``, decimal, ``_IOC(...)`` as strace prints it, or ``_IOWR('F', 0x2a, 32)``; a struct's name may be the size."""
-    return parse_request(text, lambda name: _size_of(name, version))
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a text means: ``calls``, its readings; or none, and ``what`` says what it is instead."""
+
+    calls: tuple[Call, ...] = ()
+    name: str | None = None
+    number: int | None = None
+    kind: str = "call"
+    what: str = ""
+
+
+_FOREIGN: Final = {
+    "NVKMS": "/dev/nvidia-modeset (NVKMS)",
+    "DRM": "/dev/dri (the kernel's DRM)",
+    "WSL": "/dev/dxg (Windows' driver under WSL)",
+}
+_INTEGER: Final = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|\d+)")
+
+
+def asked(text: str, kind: Table | None, version: DriverVersion) -> Asked:
+    """What ``text`` means, of that table only if ``kind`` says one. No reading ends the command, with suggestions."""
+    text = text.strip()
+    number = parse_request(text, lambda name: _size_of(name, version))
+    if number is not None:
+        return _numbered(number, kind)
+    if _INTEGER.fullmatch(text):
+        bits = abs(int(text, 16 if "x" in text.lower() else 10)).bit_length()
+        why = "is negative" if text.startswith("-") else f"has {bits} bits, and no number of a call has more than 32"
+        return Asked(kind="number", what=f"{why}: look at its low half, or at the field that it came from")
+    found = _named(text)
+    if not found.calls and not found.what:
+        fail(f"{text!r}: neither a number nor a known symbol{_suggestions(text)}")
+    if kind is not None and found.calls:
+        of_kind = tuple(call for call in found.calls if call.table == kind)
+        if not of_kind:
+            fail(f"{text!r}: not a {kind} symbol; it names {', '.join(sorted({call.table for call in found.calls}))}")
+        return Asked(of_kind)
+    return found
 
 
 def _size_of(name: str, version: DriverVersion) -> int | None:
@@ -46,102 +87,70 @@ def _size_of(name: str, version: DriverVersion) -> int | None:
     return None
 
 
-def calls(text: str, kind: Table | None, version: DriverVersion) -> list[Call]:
-    """Every reading of ``text``, of that table only if ``kind`` says one. No reading ends the command, with suggestions."""
-    text = text.strip()
-    number = _number(text, version)
-    found = _named(text) if number is None else list(_numbered(number, kind))
-    if number is None and not found:
-        fail(f"{text!r}: neither a number nor a known symbol{_suggestions(text)}")
+def _numbered(number: int, kind: Table | None) -> Asked:
+    request = number >> 16 and ioctl.magic(number) == ioctl.NV_IOCTL_MAGIC
+    known = [
+        table
+        for table in TABLES
+        if any(rule.number == number for rule in ROWS[table]) or names.ever().name(table, number) is not None
+    ]
+    other = ioctl.foreign(number)
+    if other is not None and kind is None and not known:
+        what = f"a request to {_FOREIGN[other]}, a device that nvproxy does not have; no rule of nvproxy's is about it"
+        return Asked(number=number, kind="foreign", what=what)
+    if kind in (None, "frontend") and "control" not in known and (request or number >> 8 == ioctl.NV_IOCTL_MAGIC):
+        size = ioctl.size(number) if request else None
+        return Asked((Call("frontend", ioctl.number(number), size),))
+    tables: Sequence[Table] = known
     if kind is not None:
-        found = [call for call in found if call.table == kind] or ([Call(kind, number)] if number is not None else [])
-        if not found:
-            fail(f"{text!r}: no {kind} symbol; it names {', '.join(sorted({call.table for call in _named(text)}))}")
-    return list(dict.fromkeys(found))
+        tables = (kind,)
+    elif not known:
+        tables = ("control",) if number > 0xFFFF else ("control", "alloc") if number > 0xFF else ("frontend", "uvm", "alloc")
+    return Asked(tuple(Call(table, number) for table in tables))
 
 
-def _numbered(number: int, kind: str | None) -> Iterator[Call]:
-    request = number >> 16 and number >> 8 & 0xFF == NV_IOCTL_MAGIC
-    known = [table for table in TABLES if any(rule.number == number for rule in ROWS[table])]
-    if request and kind in (None, "frontend") and "control" not in known:
-        yield Call("frontend", ioctl_nr(number), ioctl_size(number))
-        return
-    if known:
-        yield from (Call(table, number) for table in known)
-        return
-    tables = {table for table in ("control", "alloc") if driver_names(table, number)}
-    if kind is None and not tables:
-        if number >> 8 == NV_IOCTL_MAGIC:
-            tables = {"frontend"}
-        else:
-            tables = {"control" if number > 0xFFFF else "alloc" if number > 0xFF else "frontend"}
-    yield from (Call(table, ioctl_nr(number) if table == "frontend" else number) for table in TABLES if table in tables)
-
-
-def _named(text: str) -> list[Call]:
-    """The calls of a symbol: a row's name, a struct of rows, or a constant that NVIDIA's headers define."""
+def _named(text: str) -> Asked:
+    """A symbol: a row's name, a struct of rows, or a constant or struct of NVIDIA's headers."""
     rows = [rule for table in TABLES for rule in ROWS[table]]
     newest = versions.load().latest
     found = [Call(rule.table, rule.number) for rule in rows if text in (rule.name, rule.struct, *structs(rule, newest))]
     if not found:
         found = [Call(rule.table, rule.number) for rule in rows if rule.name.casefold() == text.casefold()]
-    if not found:
-        table, value = _table(text), recorded(text)
-        if table is not None and value is not None:
-            found = [Call(table, value)]
-    return found
+    if found:
+        return Asked(tuple(dict.fromkeys(found)))
+    symbol = names.symbol(text)
+    if symbol is None:
+        users = names.users_of(text)
+        if users is None:
+            return Asked()
+        calls = tuple(Call(table, number) for table, number in users)
+        return Asked(calls) if calls else Asked(name=text, kind="struct", what="a struct that is not the argument of a call")
+    if symbol.kind in TABLES:
+        return Asked((Call(symbol.kind, symbol.value),))
+    return Asked(name=text, number=symbol.value, kind=symbol.kind, what=symbol.what)
 
 
-def _table(name: str) -> Table | None:
-    """The table that a constant of NVIDIA's headers would stand in, by its name."""
-    if "_CTRL_CMD_" in name or re.match(r"NV[0-9A-Fa-f]{4}_CTRL_", name):
-        return (
-            None
-            if name.endswith(("_ID", "_INDEX", "_MASK", "_SIZE", "_MAX")) and "_CTRL_CMD_" not in name
-            else "control"
-        )
-    if name.startswith("NV_ESC_"):
-        return "frontend"
-    if name.startswith("UVM_") and name.isupper():
-        return "uvm"
-    return "alloc" if re.fullmatch(r"[A-Z][A-Z0-9]*_[A-Z0-9_]*[A-Z0-9]", name) else None
+_MEANING: Final = {
+    NV_ERR_INVALID_CLASS: "nvproxy answers an allocation with it when no rule has the class, or the capabilities do not admit it",
+    NV_ERR_NOT_SUPPORTED: "nvproxy answers a control command with it when no rule has the command, or the capabilities do not "
+    "admit it",
+    NV_ERR_INVALID_CLIENT: "nvproxy answers with it when a client handle is not one that the program allocated",
+    NV_ERR_INVALID_ADDRESS: "nvproxy answers NV_ESC_RM_ALLOC_MEMORY with it when the memory to pin wraps around",
+    NV_ERR_INVALID_LIMIT: "nvproxy answers NV_ESC_RM_ALLOC_MEMORY with it when the memory to pin is empty",
+    NV_ERR_INVALID_ARGUMENT: "nvproxy answers with it when a list is longer than it copies, and to UVM_MM_INITIALIZE with a "
+    "descriptor that is not one of UVM's",
+}
+"""Which call nvproxy itself answers with a status (pkg/sentry/devices/nvproxy/frontend.go, object.go, uvm.go)."""
 
 
-def _facts() -> Any:
-    from nvproxy_model.drivers import facts
-
-    return facts.load()
-
-
-def recorded(name: str) -> int | None:
-    """A constant's newest value in the recorded headers of every public release."""
-    for _, value in reversed(_facts().runs("constants", name)):
-        if value is not None:
-            return int(value)
-    return None
-
-
-@functools.cache
-def driver_names(table: str, number: int) -> tuple[str, ...]:
-    """The commands, or the classes, of that number in the recorded headers: what NVIDIA calls what no row has."""
-    facts = _facts()
-    return tuple(
-        sorted(
-            name
-            for name in facts.names("constants")
-            if (
-                (number > 0xFF and "_CTRL_CMD_" in name)
-                if table == "control"
-                else table == "alloc" and _CLASS.fullmatch(name)
-            )
-            and any(value == number for _, value in facts.runs("constants", name))
-        )
-    )
-
-
-_CLASS = re.compile(
-    r"NV[0-9A-F]{4}_VIDEO_\w+|(?:TURING|AMPERE|ADA|HOPPER|BLACKWELL|VOLTA|PASCAL|MAXWELL|KEPLER|FERMI|GT200|GF100|NV01|NV04|NV20|NV50)_[A-Z0-9_]+"
-)
+def status_note(number: int) -> str | None:
+    """An NV status in a sentence, or None for a number that is not one."""
+    name = names.ever().statuses.get(number)
+    if name is None:
+        return None
+    meaning = _MEANING.get(number)
+    own = f"; {meaning}. The driver gives it for reasons of its own as well" if meaning else "; nvproxy itself never gives it"
+    return f"{number:#x} as an NV status is {name}" + ("" if number == 0 else own)
 
 
 def near(call: Call, count: int = 5) -> list[Rule]:
@@ -156,10 +165,10 @@ def near(call: Call, count: int = 5) -> list[Rule]:
 
 
 def _suggestions(text: str) -> str:
-    names = sorted({rule.name for rows in ROWS.values() for rule in rows})
-    folded = {name.casefold(): name for name in names}
+    rows = sorted({rule.name for rows in ROWS.values() for rule in rows})
+    folded = {name.casefold(): name for name in rows}
     close = [folded[name] for name in difflib.get_close_matches(text.casefold(), folded, 5, 0.75)]
-    close += [name for name in names if text.casefold() in name.casefold() and len(text) > 3][:5]
+    close += [name for name in rows if text.casefold() in name.casefold() and len(text) > 3][:5]
     return f"; nearest: {', '.join(dict.fromkeys(close))}" if close else "; see nvproxy-policy table latest"
 
 
