@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from nvproxy_model.caps import Caps
     from nvproxy_model.errors import (
         DefinitionError,
+        HostError,
         MemoryFault,
         NvproxyError,
         SourceError,
@@ -32,6 +33,7 @@ __all__ = [
     "Files",
     "GuestMemory",
     "Host",
+    "HostError",
     "MemoryFault",
     "NvproxyError",
     "Policy",
@@ -49,6 +51,7 @@ __getattr__, __dir__ = lazy(
     {
         "errors": (
             "DefinitionError",
+            "HostError",
             "MemoryFault",
             "NvproxyError",
             "SourceError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Literal, get_args
 
 __all__ = [
     "ALL_CONTAINER",
@@ -10,6 +11,7 @@ __all__ = [
     "PROFILES",
     "SUPPORTED",
     "Caps",
+    "Profile",
     "container_flags",
     "from_string",
     "grant",
@@ -48,7 +50,8 @@ ALL_CONTAINER = Caps.COMPUTE | Caps.GRAPHICS | Caps.UTILITY | Caps.VIDEO
 """What ``all`` grants: never a capability that only the sandbox knows."""
 SUPPORTED = ALL_CONTAINER | Caps.FABRIC_IMEX_MGMT | Caps.PROFILING | Caps.RDMA
 """The ones that nvproxy implements; display, ngx and compat32 are valid names only."""
-PROFILES = ("gvisor", "hardened")
+Profile = Literal["gvisor", "hardened"]
+PROFILES: tuple[Profile, ...] = get_args(Profile)
 """What a policy is held to: nvproxy's own rules, or stricter ones beside them."""
 _CONTAINER_FLAGS = [cap for cap in Caps if cap < Caps.FABRIC_IMEX_MGMT]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "DefinitionError",
+    "HostError",
     "MemoryFault",
     "NvproxyError",
     "SourceError",
@@ -29,7 +30,16 @@ class DefinitionError(NvproxyError, ValueError):
 
 
 class SourceError(NvproxyError):
-    """A driver source (repository, directory or archive) could not be read or holds no release of that name."""
+    """A driver source (repository, directory or archive) could not be read or holds no release of that name.
+    """
+
+
+class HostError(NvproxyError):
+    """A session's Host broke its contract: it raised OSError, answered something that is not an errno, or
+    resized a buffer.
+
+    The message says which. Nothing of the call was written to guest memory.
+    """
 
 
 class MemoryFault(NvproxyError):

@@ -1,17 +1,14 @@
 """C structs in construct, with what each field means.
 
-A `CStruct` is written like the header: members in order, no padding (it is computed as a C compiler for LP64 does),
-a role around a field whose value a proxy must understand, and `since`/`until` around members that came or went::
+A `CStruct` is written like the header: members in order, no padding (it is computed as a C compiler for LP64
+does), a role around a field whose value a proxy must understand, and `since`/`until` around members that came
+or went::
 
-    NV_EXAMPLE_PARAMETERS = CStruct(
-        "NV_EXAMPLE_PARAMETERS",
-        "hObject" / Handle(depends=True),
-        "fd" / Fd(),
-        since("550.40.07", "list" / UserPointer(NvU32, count="listCount"), "listCount" / NvU32),
-    )
+NV_EXAMPLE_PARAMETERS = CStruct( "NV_EXAMPLE_PARAMETERS", "hObject" / Handle(depends=True), "fd" / Fd(),
+since("550.40.07", "list" / UserPointer(NvU32, count="listCount"), "listCount" / NvU32), )
 
-It stays an ordinary construct: ``parse``, ``build``, ``sizeof``, ``"name" / X`` and ``X[n]`` work. ``NvU8[4][8]``
-composes from the inside, so it is C's ``NvU8 x[8][4]``.
+It stays an ordinary construct: ``parse``, ``build``, ``sizeof``, ``"name" / X`` and ``X[n]`` work.
+``NvU8[4][8]`` composes from the inside, so it is C's ``NvU8 x[8][4]``.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal, get_args
 
 import construct
 from construct.core import stream_read, stream_write
@@ -32,9 +29,13 @@ from nvproxy_model.lifetime import Lineage, Releases, alive, releases
 __all__ = [
     "CStruct",
     "CUnion",
+    "Empty",
     "Fd",
+    "FileKind",
     "Handle",
     "Member",
+    "Mode",
+    "Null",
     "NvBool",
     "NvHandle",
     "NvP64",
@@ -90,7 +91,8 @@ unsigned_int = Scalar("unsigned int", "L", "u32")
 
 
 def typedef(ctype: str, of: Scalar) -> Scalar:
-    """`of` under another name, for typedefs that headers use (``NvProcessorUuid`` is a struct; ``NV_STATUS`` is one of these)."""
+    """`of` under another name, for typedefs that headers use (``NvProcessorUuid`` is a struct; ``NV_STATUS``
+    is one of these)."""
     return Scalar(ctype, of.fmtstr[1], of.base)
 
 
@@ -99,17 +101,31 @@ def enum(ctype: str) -> Scalar:
     return Scalar(ctype, "L", "u32")
 
 
+FileKind = Literal["frontend", "uvm", "open-only", "dma-buf", "other"]
+"""What an open file of the guest is: nvidiactl or nvidiaN, nvidia-uvm, nvidia-caps or an IMEX channel, a
+dma-buf that a session made, anything else."""
+Mode = Literal["inout", "out"]
+Null = Literal["copy", "forward", "judge"]
+Empty = Literal["refuse", "forward"]
+
+
 class Role(construct.Subconstruct):
-    """What a field means, wrapped transparently around its type: bytes, size and parsed value are the type's own."""
+    """What a field means, wrapped transparently around its type: bytes, size and parsed value are the type's
+    own."""
+
+
+def _known(parameter: str, value: object, kind: Any) -> None:
+    if value not in get_args(kind):
+        raise DefinitionError(f"{parameter}={value!r}: want one of {', '.join(get_args(kind))}")
 
 
 class Fd(Role):
     """A file descriptor of the calling process.
 
-    ``file`` is the kind of guest file accepted (``frontend``, ``uvm``, ``open-only``, ``dma-buf``). A value equal to
-    ``null`` means "none" and passes untouched, as does any negative one where ``negative`` says so. The number is
-    looked up as an int32 whatever the field's width, as nvproxy and the driver do. A refusal is EINVAL, or
-    the NV status ``refuse``.
+    ``file`` is the kind of guest file that is accepted. A value equal to ``null`` means "none" and passes
+    untouched, as does any negative one if ``negative`` is true. The number is looked up as an int32 whatever
+    the field's width, as nvproxy and the driver do. A refusal is EINVAL, or the NV status ``refuse``. Raises
+    DefinitionError for a ``file`` that is not a FileKind.
     """
 
     def __init__(
@@ -117,10 +133,11 @@ class Fd(Role):
         of: Scalar = NvS32,
         *,
         null: int | None = None,
-        file: str = "frontend",
+        file: FileKind = "frontend",
         negative: bool = False,
         refuse: int | None = None,
     ) -> None:
+        _known("file", file, FileKind)
         super().__init__(of)
         self.null = null
         self.file = file
@@ -131,8 +148,8 @@ class Fd(Role):
 class Handle(Role):
     """An RM object handle.
 
-    ``depends``: an object allocated with this field depends on the named one and is freed with it; values in ``null``
-    name nothing. ``required``: nvproxy refuses 0 with EINVAL before the host is called.
+    ``depends``: an object allocated with this field depends on the named one and is freed with it; values in
+    ``null`` name nothing. ``required``: nvproxy refuses 0 with EINVAL before the host is called.
     """
 
     def __init__(self, *, depends: bool = False, required: bool = False, null: tuple[int, ...] = (0,)) -> None:
@@ -145,27 +162,33 @@ class Handle(Role):
 class UserPointer(Role):
     """A buffer of the calling process that a proxy copies: ``count`` elements of ``to``.
 
-    ``count`` is a sibling field's name, a number, or ``("square", name)``. ``limit`` is in bytes, inclusive. ``mode`` is
-    ``inout`` (copied in, copied out) or ``out`` (zeroed for the host, copied out). ``null`` says what a NULL pointer does:
-    ``copy`` (it is treated like any other), ``forward`` (the host sees NULL, the count is not looked at) or ``judge`` (the
-    same, once the count is found in bounds). ``empty`` says what a count of 0 does: ``forward`` (NULL) or ``refuse``. A
-    refusal answers the NV status ``refuse``, or EINVAL when that is None. ``late`` buffers are copied out after the
-    struct that points at them, others before.
+    ``count`` is a sibling field's name, a number, or ``("square", name)``. ``limit`` is in bytes, inclusive.
+    ``mode`` is ``inout`` (copied in, copied out) or ``out`` (zeroed for the host, copied out). ``null`` says
+    what a NULL pointer does: ``copy`` (it is treated like any other), ``forward`` (the host sees NULL, the
+    count is not looked at) or ``judge`` (the same, once the count is found in bounds). ``empty`` says what a
+    count of 0 does: ``forward`` (NULL) or ``refuse``. A refusal answers the NV status ``refuse``, or EINVAL
+    when that is None. ``late`` buffers are copied out after the struct that points at them, others before.
+    Raises DefinitionError for a mode, null, empty or count that is none of these.
     """
 
     def __init__(
         self,
         to: Any,
-        count: str | int | tuple[str, str] = 1,
+        count: str | int | tuple[Literal["square"], str] = 1,
         *,
         limit: int = 1 << 20,
-        mode: str = "inout",
-        null: str = "copy",
-        empty: str = "refuse",
+        mode: Mode = "inout",
+        null: Null = "copy",
+        empty: Empty = "refuse",
         refuse: int | None = None,
         late: bool = False,
         of: Scalar = NvP64,
     ) -> None:
+        _known("mode", mode, Mode)
+        _known("null", null, Null)
+        _known("empty", empty, Empty)
+        if isinstance(count, tuple) and (len(count) != 2 or count[0] != "square"):
+            raise DefinitionError(f"count={count!r}: want a number, a field's name or ('square', name)")
         super().__init__(of)
         self.to = to
         self.count = count
@@ -178,9 +201,11 @@ class UserPointer(Role):
 
 
 class OpaquePointer(Role):
-    """A pointer that a proxy must not follow: written by the driver, or meaningful to the GPU or the caller alone.
+    """A pointer that a proxy must not follow: written by the driver, or meaningful to the GPU or the caller
+    alone.
 
-    ``null_only``: anything but NULL is EINVAL. ``cleared``: the host sees NULL, and the guest what the host leaves there.
+    ``null_only``: anything but NULL is EINVAL. ``cleared``: the host sees NULL, and the guest what the host
+    leaves there.
     """
 
     def __init__(self, of: Scalar = NvP64, *, null_only: bool = False, cleared: bool = False) -> None:
@@ -248,7 +273,8 @@ def _align(element: Any) -> int:
 
 
 def _place(ctype: str | None, subcons: tuple[Any, ...], union: bool) -> tuple[list[Member], int, int]:
-    """Offsets as the System V x86-64 and AAPCS64 rules give them: each member on its own alignment, size rounded up."""
+    """Offsets as the System V x86-64 and AAPCS64 rules give them: each member on its own alignment, size
+    rounded up."""
     members: list[Member] = []
     names: set[str] = set()
     end, align = 0, 1
@@ -362,7 +388,8 @@ class _Record:
         raise KeyError(f"{self.ctype} has no field {name!r}")
 
     def walk(self, prefix: str = "", base: int = 0) -> Iterator[tuple[str, int, Member]]:
-        """Every leaf member with its dotted path and absolute offset; an array of records at its first element only."""
+        """Every leaf member with its dotted path and absolute offset; an array of records at its first
+        element only."""
         for member in self.members:
             path, offset = prefix + member.name, base + member.offset
             if isinstance(member.element, (CStruct, CUnion)):
@@ -371,7 +398,8 @@ class _Record:
                 yield path, offset, member
 
     def layout(self) -> Layout:
-        """The layout as `nvproxy_model.drivers` states it for a header's struct, so that the two can be compared."""
+        """The layout as `nvproxy_model.drivers` states it for a header's struct, so that the two can be
+        compared."""
         name = self.ctype or f"<{self.kind}>"
         return Layout(name, self.kind, self.sizeof(), self.align, tuple(map(_field, self.members)))  # type: ignore[attr-defined]
 
@@ -391,9 +419,11 @@ def _field(member: Member) -> Field:
 
 
 class CStruct(construct.Struct, _Record):
-    """A C struct. Used without `at`, it is the newest layout. Padding is kept, as hidden ``_pad`` bytes, through parse and build.
+    """A C struct. Used without `at`, it is the newest layout. Padding is kept, as hidden ``_pad`` bytes,
+    through parse and build.
 
-    ``since`` and ``until`` bound the releases that define it; ``renamed`` maps a release to the name it has from there on.
+    ``since`` and ``until`` bound the releases that define it; ``renamed`` maps a release to the name it has
+    from there on.
     """
 
     kind = "struct"
@@ -426,7 +456,8 @@ class CStruct(construct.Struct, _Record):
 
 
 class CUnion(construct.Construct, _Record):
-    """A C union: parsing yields every member; building starts from the parsed bytes and lays changed members over them."""
+    """A C union: parsing yields every member; building starts from the parsed bytes and lays changed members
+    over them."""
 
     kind = "union"
 

@@ -1,5 +1,29 @@
 """The ports of a session, under the name that embedders import; they live in `nvproxy_model.session.ports`."""
 
-from nvproxy_model.session.ports import Buffer, FdTable, File, Files, GuestMemory, Host, MapContext, Pages, Result
+from nvproxy_model.session.ports import (
+    Buffer,
+    FdTable,
+    File,
+    Files,
+    GuestMemory,
+    Host,
+    MapContext,
+    Pages,
+    PinningMemory,
+    Process,
+    Result,
+)
 
-__all__ = ["Buffer", "FdTable", "File", "Files", "GuestMemory", "Host", "MapContext", "Pages", "Result"]
+__all__ = [
+    "Buffer",
+    "FdTable",
+    "File",
+    "Files",
+    "GuestMemory",
+    "Host",
+    "MapContext",
+    "Pages",
+    "PinningMemory",
+    "Process",
+    "Result",
+]

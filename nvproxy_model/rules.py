@@ -1,4 +1,5 @@
-"""A rule row: which number uses which struct, for whom, since which release. Rows are data; `policy` resolves them."""
+"""A rule row: which number uses which struct, for whom, since which release. Rows are data; `policy` resolves
+them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ __all__ = ["BY_NAME", "TABLES", "Rule", "Table", "active", "alloc", "control", "
 _NOBODY = Caps(0)
 
 BY_NAME: Any = object()
-"""A control's parameters when a row does not say: the struct that NVIDIA's naming rule gives, known by name only."""
+"""A control's parameters when a row does not say: the struct that NVIDIA's naming rule gives, known by name
+only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +36,8 @@ class Rule:
     struct: str | None = None
     """The same struct's name as NVIDIA spells it, also where the model only passes it through."""
     handler: str | None = None
-    """The one escape hatch: the name of a function in `nvproxy_model.policy.handlers` for what roles cannot say."""
+    """The one escape hatch, for what roles cannot say: the name of a `nvproxy_model.policy.handlers.Handler`.
+    """
     since: tuple[str, ...] = ()
     until: tuple[str, ...] = ()
     rejected: bool = False
@@ -44,6 +47,10 @@ class Rule:
     """Why the row refuses, or what a reader should know; it becomes part of a decision's reason."""
     opt_in: bool = False
     """Admitted only when the embedder names the number in ``Policy.for_driver(..., extra=)``."""
+    restorable: bool = True
+    """For a class: whether a checkpoint can replay the allocation. nvproxy keeps the parameters of most
+    classes for that and refuses to save while an object of another one lives
+    (pkg/sentry/devices/nvproxy/save_restore.go, miscObject)."""
 
     def active(self, version: Lineage) -> bool:
         """Whether the row holds at that release."""
@@ -85,7 +92,8 @@ def frontend(
     since: Releases = (),
     until: Releases = (),
 ) -> Rule:
-    """An escape of /dev/nvidiactl or /dev/nvidiaN, by its ioctl number (``nr``). A name for params means any size."""
+    """An escape of /dev/nvidiactl or /dev/nvidiaN, by its ioctl number (``nr``). A name for params means any
+    size."""
     return _rule("frontend", number, name, caps, params, since, until, handler=handler)
 
 
@@ -115,7 +123,8 @@ def control(
     opt_in: bool = False,
     why: str | None = None,
 ) -> Rule:
-    """A control command of NV_ESC_RM_CONTROL. A struct with no fd and no buffer in it is passed through at any size."""
+    """A control command of NV_ESC_RM_CONTROL. A struct with no fd and no buffer in it is passed through at
+    any size."""
     return _rule("control", number, name, caps, params, since, until, handler=handler, opt_in=opt_in, why=why)
 
 
@@ -128,9 +137,10 @@ def alloc(
     handler: str | None = None,
     since: Releases = (),
     until: Releases = (),
+    restorable: bool = True,
 ) -> Rule:
     """A class of NV_ESC_RM_ALLOC. ``None``: the class takes no parameters, and a pointer is not forwarded."""
-    return _rule("alloc", number, name, caps, params, since, until, handler=handler)
+    return _rule("alloc", number, name, caps, params, since, until, handler=handler, restorable=restorable)
 
 
 def reject(
@@ -145,12 +155,14 @@ def reject(
     since: Releases = (),
     until: Releases = (),
 ) -> Rule:
-    """A number that is known, checked for parity, and refused with a reason of its own: an NV status, or EINVAL for None."""
+    """A number that is known, checked for parity, and refused with a reason of its own: an NV status, or
+    EINVAL for None."""
     return _rule(table, number, name, caps, params, since, until, status=status, why=why, rejected=True)
 
 
 def active(rows: Iterable[Rule], version: Lineage) -> Mapping[int, Rule]:
-    """The rows of one table at one release, by number. Raises DefinitionError when two claim the same number."""
+    """The rows of one table at one release, by number. Raises DefinitionError when two claim the same number.
+    """
     table: dict[int, Rule] = {}
     for row in rows:
         if row.active(version):

@@ -83,8 +83,20 @@ FRONTEND: tuple[Rule, ...] = (
     frontend(
         escapes.NV_ESC_REGISTER_FD, "NV_ESC_REGISTER_FD", COMPUTE | UTILITY, nv_ioctl_register_fd_t, handler="in_only"
     ),
-    frontend(escapes.NV_ESC_ALLOC_OS_EVENT, "NV_ESC_ALLOC_OS_EVENT", COMPUTE | UTILITY, nv_ioctl_alloc_os_event_t),
-    frontend(escapes.NV_ESC_FREE_OS_EVENT, "NV_ESC_FREE_OS_EVENT", COMPUTE | UTILITY, nv_ioctl_free_os_event_t),
+    frontend(
+        escapes.NV_ESC_ALLOC_OS_EVENT,
+        "NV_ESC_ALLOC_OS_EVENT",
+        COMPUTE | UTILITY,
+        nv_ioctl_alloc_os_event_t,
+        handler="os_event",
+    ),
+    frontend(
+        escapes.NV_ESC_FREE_OS_EVENT,
+        "NV_ESC_FREE_OS_EVENT",
+        COMPUTE | UTILITY,
+        nv_ioctl_free_os_event_t,
+        handler="os_event",
+    ),
     frontend(
         escapes.NV_ESC_CHECK_VERSION_STR, "NV_ESC_CHECK_VERSION_STR", COMPUTE | UTILITY, nv_ioctl_rm_api_version_t
     ),

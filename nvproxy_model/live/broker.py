@@ -31,6 +31,7 @@ from nvproxy_model.live.tally import Tally
 from nvproxy_model.live.tasks import Tasks
 from nvproxy_model.notification import FOREIGN, Request
 from nvproxy_model.policy.policy import Policy
+from nvproxy_model.rules import Table
 from nvproxy_model.session.objects import Graph, Object
 from nvproxy_model.session.ports import Buffer, File, Host, Result
 from nvproxy_model.session.session import Session
@@ -45,7 +46,10 @@ _OTHER_CREDENTIALS: Final = Place("", None, "the caller has other credentials th
 _ROOTS: Final = (0x0, 0x1, 0x41)
 _HANDLES: Final = struct.Struct("<IIII")
 """hRoot, hObjectParent, hObjectNew, hClass: how NVOS64_PARAMETERS and NVOS02_PARAMETERS begin."""
-_STATUS: Final = {NV_ESC_RM_CONTROL: ("control", 8, 28), NV_ESC_RM_ALLOC: ("alloc", 12, 40)}
+_STATUS: Final[dict[int, tuple[Table, int, int]]] = {
+    NV_ESC_RM_CONTROL: ("control", 8, 28),
+    NV_ESC_RM_ALLOC: ("alloc", 12, 40),
+}
 """Escape -> table, offset of the number inside, offset of the status, in the form that a host is given."""
 _THREADS: Final = 512
 
@@ -444,11 +448,11 @@ class Broker:
         """Count it, and remember what it may make; whether its record waits until that is known."""
         arg, nr = through.arg, through.request & 0xFF
         assert call.file is not None
+        table: Table = "frontend"
+        number = nr
         if call.file.kind == "uvm":
             table, number = "uvm", through.request
-        else:
-            table, number = "frontend", nr
-        if table == "frontend" and arg is not None and nr in _STATUS:
+        elif arg is not None and nr in _STATUS:
             table, at, _ = _STATUS[nr]
             number = int.from_bytes(arg.data[at : at + 4], "little")
         self.tally.place(table, number, through.place)

@@ -17,6 +17,7 @@ import threading
 from typing import Any, Final
 
 from nvproxy_model import kernel
+from nvproxy_model.fields import FileKind
 from nvproxy_model.live.nodes import Node, Nodes
 from nvproxy_model.session.ports import File
 
@@ -41,7 +42,7 @@ class OpenFile(File):
 
     __slots__ = ("clients", "fresh", "node", "slot", "users")
 
-    def __init__(self, kind: str, number: int, node: Node | None, slot: _Slot | None) -> None:
+    def __init__(self, kind: FileKind, number: int, node: Node | None, slot: _Slot | None) -> None:
         super().__init__(kind, number, control_device=node is None or node.path == "/dev/nvidiactl")
         self.node = node
         self.slot = slot
@@ -116,7 +117,7 @@ class OpenFiles:
             found.users += 1
             return found
 
-    def _add(self, kind: str, fd: int, node: Node | None) -> OpenFile:
+    def _add(self, kind: FileKind, fd: int, node: Node | None) -> OpenFile:
         number = fcntl.fcntl(self._nowhere, fcntl.F_DUPFD_CLOEXEC, 3)
         os.dup2(fd, number, inheritable=False)
         slot = None

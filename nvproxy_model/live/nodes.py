@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from nvproxy_model.fields import FileKind
+
 __all__ = ["DeviceNodes", "DirectoryNodes", "Node", "Nodes", "kind_of"]
 
 
@@ -15,7 +17,7 @@ class Node(NamedTuple):
     """One device node: its path as a machine with a driver has it, and how nvproxy sees it (`File.kind`)."""
 
     path: str
-    kind: str
+    kind: FileKind
 
 
 class Nodes(Protocol):
@@ -24,7 +26,7 @@ class Nodes(Protocol):
     def __call__(self, status: os.stat_result, /) -> Node | None: ...
 
 
-def kind_of(path: str) -> str:
+def kind_of(path: str) -> FileKind:
     """``frontend``, ``uvm``, ``open-only`` or ``other``, as nvproxy registers them (nvproxy.go: Register)."""
     name = path.removeprefix("/dev/")
     if re.fullmatch(r"nvidia(ctl|[0-9]+)", name):

@@ -15,6 +15,7 @@ from nvproxy_model.caps import SUPPORTED, Caps
 from nvproxy_model.live.in_place import Place
 from nvproxy_model.policy.decision import Decision, Why
 from nvproxy_model.policy.policy import Policy
+from nvproxy_model.rules import Table
 
 __all__ = ["Refusal", "Tally", "smallest_caps"]
 
@@ -84,7 +85,7 @@ class Tally:
         self.policy = policy
         self.harmless = harmless
         self.refusals: dict[tuple[Any, ...], Refusal] = {}
-        self.decided: Counter[tuple[str, int]] = Counter()
+        self.decided: Counter[tuple[Table, int]] = Counter()
         self.places: Counter[tuple[str, int, str]] = Counter()
         self.calls: Counter[str] = Counter()
         """performed, in place, refused, other ABI, not ours, unseen, opens, ended: calls by what became of them."""
@@ -120,7 +121,7 @@ class Tally:
                 *key,
                 decision.rule.name if decision.rule is not None else None,
                 _answer(decision),
-                decision.reason if decision.detail else decision.why.value,
+                decision.reason if decision.facts is not None else decision.why.value,
                 _admits(decision, self.policy),
                 key in self.harmless,
             )
@@ -158,7 +159,7 @@ class Tally:
             known.count += 1
             return known.count == 1 and not known.harmless
 
-    def place(self, table: str, number: int, place: Place) -> None:
+    def place(self, table: Table, number: int, place: Place) -> None:
         """A call was let through."""
         with self._lock:
             self.calls["in place"] += 1
@@ -179,8 +180,8 @@ class Tally:
         return int(statistics.median(self._own)) if self._own else 0
 
 
-def _needs(tally: Tally, *, harmless: bool) -> tuple[dict[tuple[str, int], Caps], list[Refusal]]:
-    needs: dict[tuple[str, int], Caps] = {}
+def _needs(tally: Tally, *, harmless: bool) -> tuple[dict[tuple[Table, int], Caps], list[Refusal]]:
+    needs: dict[tuple[Table, int], Caps] = {}
     refused_by_driver = Counter({(r.table, r.number): r.count for r in tally.refusals.values() if r.by == "driver"})
     for key, count in tally.decided.items():
         rule = getattr(tally.policy, key[0]).get(key[1])
@@ -188,7 +189,7 @@ def _needs(tally: Tally, *, harmless: bool) -> tuple[dict[tuple[str, int], Caps]
             continue
         needs[key] = rule.caps
         if key[0] in ("control", "alloc"):
-            gate = ("frontend", 0x2A if key[0] == "control" else 0x2B)
+            gate: tuple[Table, int] = ("frontend", 0x2A if key[0] == "control" else 0x2B)
             needs[gate] = tally.policy.frontend[gate[1]].caps
     never = [
         refusal
@@ -216,7 +217,7 @@ def smallest_caps(tally: Tally, *, harmless: bool = False) -> tuple[Caps | None,
     return None, never
 
 
-def _admitted(policy: Policy, caps: Caps, numbers: Collection[tuple[str, int]]) -> bool:
+def _admitted(policy: Policy, caps: Caps, numbers: Collection[tuple[Table, int]]) -> bool:
     again = Policy.for_driver(
         policy.version.name,
         caps,
@@ -227,6 +228,6 @@ def _admitted(policy: Policy, caps: Caps, numbers: Collection[tuple[str, int]]) 
     )
     for table, number in numbers:
         entry = again.entry(table, number)
-        if isinstance(entry, Decision) and entry.why is Why.CAPABILITY:
+        if entry.decision.why is Why.CAPABILITY:
             return False
     return True

@@ -1,36 +1,51 @@
-"""The rules that no role can express, as far as bytes and fds decide them. What needs a session's state is in `session`."""
+"""What no role can say: one record a handler, which rows name by ``handler=``.
+
+A policy uses what bytes and descriptors decide (``decide``, ``duty``, ``inner``). What needs a session
+(``before``, ``after``, ``finish``) is filled in by `nvproxy_model.session.escapes`, on the same records.
+"""
 
 from __future__ import annotations
 
-import errno
 import functools
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from nvproxy_model.abi import constants as nv
+from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct
-from nvproxy_model.policy.decide import Decider
-from nvproxy_model.policy.decision import Call, Copy, Decision, FdLookup, Verdict, Why
+from nvproxy_model.policy.decision import Call, Copy, Decision, Facts, FdLookup, Verdict, Why
+from nvproxy_model.policy.generate import Decider
+from nvproxy_model.policy.refusals import refuse
+from nvproxy_model.rules import Rule, Table
 from nvproxy_model.structs.ctrl0000system import NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS as BUILD_VERSION
 from nvproxy_model.structs.nv_unix_nvos_params_wrappers import nv_ioctl_nvos02_parameters_with_fd as nvos02_fd
-from nvproxy_model.structs.nvos import NVOS32_PARAMETERS
+from nvproxy_model.structs.nvos import (
+    NVOS21_PARAMETERS,
+    NVOS32_PARAMETERS,
+    NVOS54_PARAMETERS,
+    NVOS64_PARAMETERS,
+)
 from nvproxy_model.structs.uvm_linux_ioctl import UVM_INITIALIZE_PARAMS
 
-__all__ = ["DECIDE", "PAGE", "maps_at_once", "offset", "reader"]
+__all__ = ["HANDLERS", "PAGE", "PLAIN", "Handler", "Inner", "handler_of", "maps_at_once", "offset", "reader"]
 
 PAGE = 4096
+"""Bytes a page."""
 
-Special = Callable[[Decider, Call, Any, FdLookup], Decision]
+Decide = Callable[[Decider, Call, Any, FdLookup], Decision]
+Asked = TypeVar("Asked")
 
 
 def offset(of: CStruct, path: str) -> int:
-    """The offset in bytes of a dotted member path, in the newest layout; for structs whose layout never changed there."""
+    """The offset in bytes of a dotted member path, in the newest layout; for structs whose layout never
+    changed there."""
     return next(at for name, at, _ in of.walk() if name == path)
 
 
 @functools.cache
-def reader(of: CStruct, *paths: str) -> Callable[[bytes], tuple[Any, ...]]:
+def reader(of: CStruct, *paths: str) -> Callable[[bytes | bytearray], tuple[Any, ...]]:
     """A function that reads these members, given in the order of their offsets, from the struct's bytes."""
     places = {name: (at, member) for name, at, member in of.walk()}
     text, end = "<", 0
@@ -42,8 +57,36 @@ def reader(of: CStruct, *paths: str) -> Callable[[bytes], tuple[Any, ...]]:
     return struct.Struct(f"{text}{of.sizeof() - end}x").unpack
 
 
-def _refuse(call: Call, why: Why, status: int | None, *detail: str) -> Decision:
-    return Decision(Verdict.REJECT, why, call, 0 if status is not None else errno.EINVAL, status, detail=detail)
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """The number inside an escape's argument that the answer depends on: a row of ``table``.
+
+    The number has 32 bits and is ``offset`` bytes into a struct that has one of ``sizes`` bytes.
+    """
+
+    table: Table
+    offset: int
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler(Generic[Asked]):
+    """What becomes of a call beyond its struct's roles. Each part is optional.
+
+    ``decide``: (the roles' decider, the question, the bytes, the descriptors) -> a decision. ``before``:
+    asked by a session when the call is admitted so far; the final decision. ``after``: told by a session that
+    the driver answered NV_OK. ``finish``: writes the guest's memory in place of the plain copy-out, and
+    returns an errno or 0. ``duty``: what remains for the embedder. ``inner``: the command or class that the
+    argument names.
+    """
+
+    name: str
+    decide: Decide | None = None
+    before: Callable[[Asked], Decision] | None = None
+    after: Callable[[Asked], None] | None = None
+    finish: Callable[[Asked], int] | None = None
+    duty: str | None = None
+    inner: Inner | None = None
 
 
 def _patched(data: bytes, at: int, value: bytes) -> bytes:
@@ -56,14 +99,16 @@ _PMEMORY, _NVOS02_FD = offset(nvos02_fd, "params.pMemory"), offset(nvos02_fd, "f
 
 
 def maps_at_once(flags: int) -> bool:
-    """Whether allocating system memory makes an mmap context too (escape.c:RmIoctl(), NV_ESC_RM_ALLOC_MEMORY)."""
+    """Whether allocating system memory makes an mmap context too (escape.c:RmIoctl(),
+    NV_ESC_RM_ALLOC_MEMORY)."""
     alloc = flags >> nv.NVOS02_FLAGS_ALLOC_SHIFT & nv.NVOS02_FLAGS_ALLOC_MASK
     mapping = flags >> nv.NVOS02_FLAGS_MAPPING_SHIFT & nv.NVOS02_FLAGS_MAPPING_MASK
     return alloc != nv.NVOS02_FLAGS_ALLOC_NONE and mapping != nv.NVOS02_FLAGS_MAPPING_NO_MAP
 
 
 def _alloc_memory(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
-    """By class: the fd is translated, or hidden from the host; an OS descriptor pins the guest's own pages.
+    """By class: the descriptor is translated, or hidden from the host; an OS descriptor pins the guest's own
+    pages.
 
     pkg/sentry/devices/nvproxy/frontend.go: rmAllocMemory; escape.c:RmAllocOsDescriptor().
     """
@@ -76,15 +121,17 @@ def _alloc_memory(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Deci
     if hclass in (nv.NV01_MEMORY_LOCAL_PRIVILEGED, nv.NV01_MEMORY_LOCAL_USER):
         return Decision(Verdict.TRANSLATE, Why.RULE, call, params=hidden)
     if hclass != nv.NV01_MEMORY_SYSTEM_OS_DESCRIPTOR:
-        return _refuse(call, Why.VALUE, None, f"params.hClass = {hclass:#x}")
+        return refuse(call, Why.VALUE, None, Facts("params.hClass", hclass))
     length = (limit + 1) & 0xFFFFFFFFFFFFFFFF
     if address % PAGE:
-        return _refuse(call, Why.VALUE, nv.NV_ERR_NOT_SUPPORTED, f"params.pMemory = {address:#x} is not page aligned")
+        facts = Facts("params.pMemory", address, "a page-aligned address")
+        return refuse(call, Why.VALUE, nv.NV_ERR_NOT_SUPPORTED, facts)
     if not length:
-        return _refuse(call, Why.VALUE, nv.NV_ERR_INVALID_LIMIT, f"params.limit = {limit:#x}")
+        return refuse(call, Why.VALUE, nv.NV_ERR_INVALID_LIMIT, Facts("params.limit", limit))
     length = -(-length // PAGE) * PAGE
     if length > 0xFFFFFFFFFFFFFFFF or address + length > 0xFFFFFFFFFFFFFFFF:
-        return _refuse(call, Why.VALUE, nv.NV_ERR_INVALID_ADDRESS, f"params.limit = {limit:#x} wraps")
+        facts = Facts("params.limit", limit, "an end below 2^64")
+        return refuse(call, Why.VALUE, nv.NV_ERR_INVALID_ADDRESS, facts)
     writable = not flags >> nv.NVOS02_FLAGS_ALLOC_USER_READ_ONLY_SHIFT & 1
     pin = Copy(_PMEMORY, address, length, pinned=True, writable=writable)
     return Decision(Verdict.TRANSLATE, Why.RULE, call, params=_patched(hidden, _PMEMORY, bytes(8)), copies=(pin,))
@@ -99,7 +146,7 @@ def _vid_heap_control(decide: Decider, call: Call, data: Any, fds: FdLookup) -> 
     if data is not None and len(data) == _NVOS32_SIZE:
         (function,) = _nvos32(data)
         if function != nv.NVOS32_FUNCTION_ALLOC_SIZE:
-            return _refuse(call, Why.VALUE, None, f"function = {function:#x}")
+            return refuse(call, Why.VALUE, None, Facts("function", function, nv.NVOS32_FUNCTION_ALLOC_SIZE))
     return decide(data, fds)
 
 
@@ -107,7 +154,8 @@ _FLAGS = offset(UVM_INITIALIZE_PARAMS, "flags")
 
 
 def _uvm_initialize(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
-    """The host shares one VA space between the sentry and the program, so MULTI_PROCESS_SHARING_MODE is always set for it."""
+    """The host shares one VA space between the sentry and the program, so MULTI_PROCESS_SHARING_MODE is
+    always set for it."""
     answer = decide(data, fds)
     if not answer.allowed:
         return answer
@@ -137,9 +185,58 @@ def _get_build_version(decide: Decider, call: Call, data: Any, fds: FdLookup) ->
     return decide(data, fds)
 
 
-DECIDE: Mapping[str, Special] = {
-    "alloc_memory": _alloc_memory,
-    "get_build_version": _get_build_version,
-    "uvm_initialize": _uvm_initialize,
-    "vid_heap_control": _vid_heap_control,
-}
+PLAIN: Handler[Any] = Handler("")
+"""For rows that name none: their roles say all."""
+
+_ALL: tuple[Handler[Any], ...] = (
+    Handler(
+        "alloc",
+        inner=Inner(
+            "alloc",
+            offset(NVOS64_PARAMETERS, "hClass"),
+            (NVOS21_PARAMETERS.sizeof(), NVOS64_PARAMETERS.sizeof()),
+        ),
+    ),
+    Handler("alloc_context_dma2"),
+    Handler(
+        "alloc_memory",
+        decide=_alloc_memory,
+        duty="NV01_MEMORY_SYSTEM: on NV_OK the named file may be mapped once, limit + 1 bytes, unless the flags say "
+        "otherwise; OS descriptors: pin the guest's pages until the object is freed",
+    ),
+    Handler("control", inner=Inner("control", offset(NVOS54_PARAMETERS, "cmd"), (NVOS54_PARAMETERS.sizeof(),))),
+    Handler("dup_object"),
+    Handler(
+        "export_to_dmabuf_fd",
+        duty="on NV_OK with a fresh fd: wrap the host's dma-buf in a new guest file, close-on-exec",
+    ),
+    Handler("free"),
+    Handler("get_build_version", decide=_get_build_version),
+    Handler("in_only"),
+    Handler(
+        "map_memory",
+        duty="on NV_OK the named file may be mapped once, params.length bytes, as the returned caching type says",
+    ),
+    Handler("os_event"),
+    Handler("register_va_space"),
+    Handler("root_client"),
+    Handler(
+        "uvm_initialize",
+        decide=_uvm_initialize,
+        duty="map UVM ranges of the guest at the same address for the host: offset == address",
+    ),
+    Handler("vid_heap_control", decide=_vid_heap_control),
+)
+
+HANDLERS: Mapping[str, Handler[Any]] = {handler.name: handler for handler in _ALL}
+"""Every handler that a row may name."""
+
+
+def handler_of(rule: Rule) -> Handler[Any]:
+    """The handler that a row names, `PLAIN` if it names none. Raises DefinitionError for a name that does not
+    exist."""
+    if rule.handler is None:
+        return PLAIN
+    if rule.handler not in HANDLERS:
+        raise DefinitionError(f"{rule.table} {rule.number:#x} {rule.name}: no handler {rule.handler!r}")
+    return HANDLERS[rule.handler]

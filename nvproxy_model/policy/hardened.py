@@ -1,7 +1,8 @@
-"""The hardened profile: rules of this project's own, off by default, where nvproxy and the driver differ or ask little.
+"""The hardened profile: rules of this project's own, off by default, where nvproxy and the driver differ or
+ask little.
 
-Each is described in docs/hardened.md. A policy asks `CAPS` and `CHECKS`; what a session remembers for the profile is
-`nvproxy_model.session.events.Events`.
+Each is described in docs/hardened.md. A policy asks `CAPS` and `CHECKS`; what a session remembers for the
+profile is `nvproxy_model.session.events.Events`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from nvproxy_model.abi.constants import (
 )
 from nvproxy_model.caps import Caps
 from nvproxy_model.fields import CStruct
-from nvproxy_model.policy.decide import Decider
-from nvproxy_model.policy.decision import Call, Decision, FdLookup, Verdict, Why
+from nvproxy_model.policy import refusals
+from nvproxy_model.policy.decision import Call, Decision, Facts, FdLookup, Why
+from nvproxy_model.policy.generate import Decider
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["CAPS", "CHECKS", "MIN_RECORD_SIZE", "MIN_VIDEO_RECORD_SIZE", "guard", "refuse"]
+__all__ = ["CAPS", "CHECKS", "MIN_RECORD_SIZE", "MIN_VIDEO_RECORD_SIZE", "Check", "guard", "refuse"]
 
 MIN_RECORD_SIZE = 0x20
 """The smallest record that the driver's context-switch producers write (cl90cdfecs.h), in bytes."""
@@ -30,25 +32,26 @@ MIN_VIDEO_RECORD_SIZE = 0x30
 CAPS: Mapping[str, Caps] = {"NV01_MEMORY_DEVICELESS": Caps.PROFILING}
 """By rule. Deviceless memory serves event buffers only, so it needs what they need."""
 
-Check = Callable[[Mapping[str, int], DriverVersion], tuple[int, str] | None]
+Check = Callable[[Mapping[str, int], DriverVersion], tuple[int, Facts] | None]
 
 
-def refuse(call: Call, status: int, *detail: str) -> Decision:
-    """A refusal by this profile, with the status the driver gives in the like case."""
-    return Decision(Verdict.REJECT, Why.HARDENED, call, 0, status, detail=detail)
+def refuse(call: Call, status: int, facts: Facts) -> Decision:
+    """A refusal by this profile, with the status that the driver returns in the equivalent case."""
+    return refusals.refuse(call, Why.HARDENED, status, facts)
 
 
-def _event_buffer(params: Mapping[str, int], version: DriverVersion) -> tuple[int, str] | None:
+def _event_buffer(params: Mapping[str, int], version: DriverVersion) -> tuple[int, Facts] | None:
     if params["recordSize"] < MIN_RECORD_SIZE:
-        return NV_ERR_INVALID_ARGUMENT, f"recordSize {params['recordSize']:#x} is below {MIN_RECORD_SIZE:#x}"
+        return NV_ERR_INVALID_ARGUMENT, Facts("recordSize", params["recordSize"], f"at least {MIN_RECORD_SIZE:#x}")
     if not params["hSubDevice"] and version.descends_from("550.40.07"):
-        return NV_ERR_INVALID_OBJECT_HANDLE, "hSubDevice is 0"
+        return NV_ERR_INVALID_OBJECT_HANDLE, Facts("hSubDevice", 0, "a subdevice")
     return None
 
 
-def _fecs_bind(params: Mapping[str, int], version: DriverVersion) -> tuple[int, str] | None:
+def _fecs_bind(params: Mapping[str, int], version: DriverVersion) -> tuple[int, Facts] | None:
     if params["bAllUsers"]:
-        return NV_ERR_NOT_SUPPORTED, "bAllUsers would record the contexts of others"
+        facts = Facts("bAllUsers", params["bAllUsers"], "0: it would record the contexts of others")
+        return NV_ERR_NOT_SUPPORTED, facts
     return None
 
 
@@ -57,11 +60,11 @@ CHECKS: Mapping[str, Check] = {
     "NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID": _fecs_bind,
     "NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2": _fecs_bind,
 }
-"""By rule: (parsed parameters, release) -> a status and the reason, or None."""
+"""By rule: (parsed parameters, release) -> a status and what is wrong, or None."""
 
 
 def guard(check: Check, inner: Decision | Decider, call: Call, of: CStruct, version: DriverVersion) -> Decider:
-    """A decider that asks ``check`` first and ``inner`` when that has nothing to say."""
+    """A decider that refuses what ``inner`` admits and ``check`` does not."""
 
     size = of.sizeof()
 

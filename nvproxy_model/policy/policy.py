@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 from nvproxy_model import abi, ioctl, versions
 from nvproxy_model import caps as capabilities
@@ -16,33 +18,41 @@ from nvproxy_model.abi.constants import (
     RMAPI_PARAM_COPY_MAX_PARAMS_SIZE,
 )
 from nvproxy_model.abi.windows import window
-from nvproxy_model.caps import PROFILES, Caps
+from nvproxy_model.caps import PROFILES, Caps, Profile
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct
-from nvproxy_model.policy import handlers, hardened
-from nvproxy_model.policy.decide import Decider, decider, plan, refuse_size
-from nvproxy_model.policy.decision import Call, Decision, FdLookup, Verdict, Why
-from nvproxy_model.policy.handlers import offset
+from nvproxy_model.policy import hardened
+from nvproxy_model.policy.decision import Call, Decision, Facts, FdLookup, Verdict, Why
+from nvproxy_model.policy.generate import Decider, decider
+from nvproxy_model.policy.handlers import PLAIN, Handler, handler_of
+from nvproxy_model.policy.plan import Plan, plan
+from nvproxy_model.policy.refusals import refuse, refuse_size
 from nvproxy_model.rules import Rule, Table, active
-from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["PROFILES", "Policy"]
+__all__ = ["PROFILES", "Entry", "Policy", "Windows", "too_long"]
 
-_UNKNOWN_STATUS = {"frontend": None, "uvm": None, "control": NV_ERR_NOT_SUPPORTED, "alloc": NV_ERR_INVALID_CLASS}
-_INNER = {
-    "control": (offset(NVOS54_PARAMETERS, "cmd"), (NVOS54_PARAMETERS.sizeof(),)),
-    "alloc": (offset(NVOS64_PARAMETERS, "hClass"), (NVOS21_PARAMETERS.sizeof(), NVOS64_PARAMETERS.sizeof())),
+Windows = Literal["allow", "deny"]
+
+_UNKNOWN_STATUS: Mapping[Table, int | None] = {
+    "frontend": None,
+    "uvm": None,
+    "control": NV_ERR_NOT_SUPPORTED,
+    "alloc": NV_ERR_INVALID_CLASS,
 }
-"""Where the number inside stands, and the sizes of the struct that holds it."""
-_GATES = {"control": "NV_ESC_RM_CONTROL", "alloc": "NV_ESC_RM_ALLOC"}
+_GATES: Mapping[Table, str] = {"control": "NV_ESC_RM_CONTROL", "alloc": "NV_ESC_RM_ALLOC"}
+"""The escape that a command or class is asked by."""
 _REMEMBERED = 1024
 """How many unknown numbers a table keeps an answer for; a hostile guest must not grow it."""
 
 
 @functools.cache
-def _resolved(version: DriverVersion) -> Mapping[str, Mapping[int, Rule]]:
-    return {table: active(rows, version) for table, rows in abi.TABLES.items()}
+def _resolved(version: DriverVersion) -> Mapping[Table, Mapping[int, Rule]]:
+    tables = {table: active(rows, version) for table, rows in abi.TABLES.items()}
+    for table in tables.values():
+        for rule in table.values():
+            handler_of(rule)  # raises for a name that does not exist
+    return tables
 
 
 @functools.cache
@@ -51,26 +61,49 @@ def _elsewhere(table: Table) -> Mapping[int, str]:
     return {row.number: row.name for row in abi.TABLES[table]}
 
 
-class _Table(dict[int, Decision | Decider]):
-    """Decisions and deciders by number. What it does not hold is worked out once, and remembered within bounds."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a policy has for one number.
+
+    ``decision``: the answer to the number alone. ``decide``: if not None, bytes and descriptors decide too,
+    and ``decision`` says only that the number is admitted. ``rule``, ``handler``: the row, and the handler
+    that it names. ``plan``: the roles of its struct, None for a struct that is only known by name. ``size``:
+    the bytes of its parameters or argument, None if there are none or any number will do.
+    """
+
+    decision: Decision
+    decide: Decider | None = None
+    rule: Rule | None = None
+    handler: Handler[Any] = PLAIN
+    plan: Plan | None = None
+    size: int | None = None
+
+
+class _Table(dict[int, Entry]):
+    """Entries by number. What it does not hold is worked out once, and remembered within bounds."""
 
     def __init__(self, unknown: Callable[[int], Decision]) -> None:
         super().__init__()
         self._unknown = unknown
         self._room = _REMEMBERED
 
-    def __missing__(self, number: int) -> Decision:
-        decision = self._unknown(number)
+    def __missing__(self, number: int) -> Entry:
+        entry = Entry(self._unknown(number))
         if self._room:
             self._room -= 1
-            self[number] = decision
-        return decision
+            self[number] = entry
+        return entry
 
 
 class Policy:
-    """Answers for every ioctl of one driver release under one set of capabilities. Immutable, shareable between threads.
+    """Answers for every ioctl of one driver release under one set of capabilities. Immutable, shareable
+    between threads.
 
-    ``frontend``, ``uvm``, ``control`` and ``alloc`` are the rules of the release by number, whatever the capabilities.
+    Make one with `for_driver`. ``version``: the release, a node of driver_versions.yaml. ``caps``: the
+    capabilities. ``profile``: ``gvisor`` or ``hardened``. ``extra``: the opt-in rows that are admitted, by
+    number. ``windows``: what becomes of controls in the bypass windows. ``frontend``, ``uvm``, ``control``
+    and ``alloc`` are the rows of the release by number, whatever the capabilities, and ``rules`` the same by
+    the table's name.
     """
 
     __slots__ = (
@@ -85,6 +118,7 @@ class Policy:
         "extra",
         "frontend",
         "profile",
+        "rules",
         "uvm",
         "version",
         "windows",
@@ -92,32 +126,39 @@ class Policy:
 
     version: DriverVersion
     caps: Caps
-    profile: str
+    profile: Profile
     extra: frozenset[int]
-    windows: str | frozenset[int]
+    windows: Windows | frozenset[int]
     frontend: Mapping[int, Rule]
     uvm: Mapping[int, Rule]
     control: Mapping[int, Rule]
     alloc: Mapping[int, Rule]
+    rules: Mapping[Table, Mapping[int, Rule]]
     _frontend: _Table
     _uvm: _Table
     _control: _Table
     _alloc: _Table
-    _tables: Mapping[str, _Table]
+    _tables: Mapping[Table, _Table]
 
     def __init__(
-        self, version: DriverVersion, caps: Caps, profile: str, extra: Iterable[int], windows: str | Iterable[int]
+        self,
+        version: DriverVersion,
+        caps: Caps,
+        profile: Profile,
+        extra: Iterable[int],
+        windows: Windows | Iterable[int],
     ) -> None:
-        tables = _resolved(version)
         put = functools.partial(object.__setattr__, self)
         put("version", version)
         put("caps", caps)
         put("profile", profile)
         put("extra", frozenset(extra))
         put("windows", windows if isinstance(windows, str) else frozenset(windows))
-        for table in abi.TABLES:
-            put(table, MappingProxyType(tables[table]))
-        built = {table: self._build(table) for table in abi.TABLES}
+        rules = {table: MappingProxyType(dict(rows)) for table, rows in _resolved(version).items()}
+        put("rules", MappingProxyType(rules))
+        for table, rows in rules.items():
+            put(table, rows)
+        built = {table: self._build(table) for table in rules}
         put("_tables", built)
         for table, entries in built.items():
             put(f"_{table}", entries)
@@ -134,25 +175,30 @@ class Policy:
         version: str,
         caps: str | Caps = capabilities.DEFAULT,
         *,
-        profile: str = "gvisor",
+        profile: Profile = "gvisor",
         allow_unsupported: bool = False,
         extra: Iterable[int] = (),
-        windows: str | Iterable[int] = "allow",
+        windows: Windows | Iterable[int] = "allow",
     ) -> Policy:
         """The policy of one release.
 
-        ``caps`` as in NVIDIA_DRIVER_CAPABILITIES ("all" is what a container may have). ``profile`` is ``gvisor``
-        (nvproxy's own answers) or ``hardened`` (`nvproxy_model.policy.hardened`). ``extra`` admits opt-in rows by
-        number. ``windows`` says what becomes of controls in the two bypass windows: "allow" (nvproxy's), "deny", or
-        the numbers to allow.
+        ``version``: a release by its name ("580.126.20"), or "latest", the newest one that nvproxy supports.
+        ``caps`` as in NVIDIA_DRIVER_CAPABILITIES ("all" is what a container may have). ``profile`` is
+        ``gvisor`` (nvproxy's own answers) or ``hardened`` (`nvproxy_model.policy.hardened`).
+        ``allow_unsupported`` answers for a release that is known but that nvproxy does not support. ``extra``
+        admits opt-in rows by number. ``windows`` says what becomes of controls in the two bypass windows:
+        "allow" (nvproxy's), "deny", or the numbers to allow.
 
-        Raises UnknownDriverVersion, UnsupportedDriverVersion, ValueError for a capability, profile or number that there is not.
+        Raises UnknownDriverVersion; UnsupportedDriverVersion; ValueError for a capability, profile, window or
+        opt-in number that does not exist; DefinitionError if the rows of the release contradict each other or
+        name a handler that does not exist.
         """
         if profile not in PROFILES:
-            raise ValueError(f"{profile!r} is no profile; known: {', '.join(PROFILES)}")
-        windows = windows if isinstance(windows, str) else frozenset(windows)
+            raise ValueError(f"{profile!r} is not a profile; known: {', '.join(PROFILES)}")
+        if not isinstance(windows, str):
+            windows = frozenset(windows)
         if (
-            windows not in ("allow", "deny")
+            windows not in get_args(Windows)
             if isinstance(windows, str)
             else not all(isinstance(n, int) for n in windows)
         ):
@@ -171,154 +217,145 @@ class Policy:
     def __repr__(self) -> str:
         return f"<Policy {self.version} caps={self.caps} profile={self.profile}>"
 
-    def _build(self, name: str) -> _Table:
-        rules: Mapping[int, Rule] = getattr(self, name)
+    def _build(self, name: Table) -> _Table:
         gate = _GATES.get(name)
         shut = gate is not None and not any(row.caps & self.caps for row in self.frontend.values() if row.name == gate)
         table = _Table(functools.partial(self._outside, name, shut))
-        for number, rule in rules.items():
+        for number, rule in self.rules[name].items():
             if name == "control" and window(number):
                 raise DefinitionError(f"control {number:#x} is in a bypass window: its row would never be asked")
-            table[number] = self._shut(name, number) if shut else self._entry(rule)
+            table[number] = Entry(self._shut(name, number), rule=rule) if shut else self._entry(rule)
         if name == "alloc" and not shut:
-            table[NV01_EVENT] = self._event
+            table[NV01_EVENT] = Entry(Decision(Verdict.ALLOW, Why.RULE, self.call("alloc", NV01_EVENT)), self._event)
         return table
 
-    def _shut(self, table: str, number: int) -> Decision:
-        """Both gates must open: without compute or utility even a root client is EINVAL (nvproxy: frontend dispatch)."""
+    def _shut(self, table: Table, number: int) -> Decision:
+        """Both gates must open: without compute or utility even a root client is EINVAL (nvproxy: frontend
+        dispatch)."""
         gate = next(row for row in self.frontend.values() if row.name == _GATES[table])
-        detail = (gate.caps, f"{gate.name} comes first")
-        return Decision(Verdict.REJECT, Why.CAPABILITY, self.call(table, number), errno.EINVAL, detail=detail)
+        return refuse(
+            self.call(table, number), Why.CAPABILITY, None, Facts(f"{gate.name}, which comes first", want=gate.caps)
+        )
 
-    def call(self, table: str, number: int) -> Call:
-        """The question, as decisions carry it."""
-        rules: Mapping[int, Rule] = getattr(self, table)
-        return Call(self.version.name, table, number, rules.get(number))
+    def call(self, table: Table, number: int) -> Call:
+        """The question about a number, as decisions carry it."""
+        rule = self.rules[table].get(number)
+        return Call(self.version.name, table, number, rule, None if rule is None else handler_of(rule).duty)
 
-    def _entry(self, rule: Rule) -> Decision | Decider:
-        call = Call(self.version.name, rule.table, rule.number, rule)
-
-        def refuse(why: Why, *detail: object) -> Decision:
-            status = _UNKNOWN_STATUS[rule.table]
-            return Decision(Verdict.REJECT, why, call, 0 if status is not None else errno.EINVAL, status, detail=detail)
-
+    def _entry(self, rule: Rule) -> Entry:
+        call = self.call(rule.table, rule.number)
         needed = hardened.CAPS.get(rule.name, rule.caps) if self.profile == "hardened" else rule.caps
+        status = _UNKNOWN_STATUS[rule.table]
         if rule.rejected:
-            if rule.status is None:
-                return refuse(Why.REFUSED)
-            return Decision(Verdict.REJECT, Why.REFUSED, call, 0, rule.status)
+            return Entry(refuse(call, Why.REFUSED, rule.status), rule=rule)
         if rule.opt_in and rule.number not in self.extra:
-            return refuse(Why.OPT_IN)
+            return Entry(refuse(call, Why.OPT_IN, status), rule=rule)
         if not int(needed) & int(self.caps):
-            return refuse(Why.CAPABILITY, needed)
+            return Entry(refuse(call, Why.CAPABILITY, status, Facts(want=needed)), rule=rule)
         return self._admitted(call, rule)
 
-    def _admitted(self, call: Call, rule: Rule) -> Decision | Decider:
+    def _admitted(self, call: Call, rule: Rule) -> Entry:
         strict = self.profile == "hardened"
+        handler = handler_of(rule)
+        admitted = Decision(Verdict.ALLOW, Why.RULE, call)
         of = rule.params_at(self.version)
-        decide: Decision | Decider
-        if isinstance(of, CStruct) and (call.table in ("frontend", "uvm") or plan(of).roles or plan(of).depends):
+        if not isinstance(of, CStruct):
+            return Entry(admitted, None, rule, handler, None, None if of is None else of.sizeof())
+        what = plan(of)
+        decide: Decider | None = None
+        if call.table in ("frontend", "uvm") or what.roles or what.depends:
             decide = decider(call, of, strict=strict)
-        else:
-            decide = Decision(Verdict.ALLOW, Why.RULE, call)
-        special = handlers.DECIDE.get(rule.handler or "")
-        if special is not None and not isinstance(decide, Decision):
-            decide = functools.partial(special, decide, call)
+            if handler.decide is not None:
+                decide = functools.partial(handler.decide, decide, call)
         check = hardened.CHECKS.get(rule.name) if strict else None
-        if check is not None and isinstance(of, CStruct):
-            decide = hardened.guard(check, decide, call, of, self.version)
-        return decide
+        if check is not None:
+            decide = hardened.guard(check, admitted if decide is None else decide, call, of, self.version)
+        return Entry(admitted, decide, rule, handler, what, what.size)
 
-    def _outside(self, table: str, shut: bool, number: int) -> Decision:
+    def _outside(self, table: Table, shut: bool, number: int) -> Decision:
         """The answer for a number that the release has no row for."""
         if shut:
             return self._shut(table, number)
         call = Call(self.version.name, table, number, None)
         name = window(number) if table == "control" else None
         if name is not None:
-            admitted = self.windows == "allow" or (not isinstance(self.windows, str) and number in self.windows)
-            if admitted:
-                return Decision(Verdict.ALLOW, Why.WINDOW, call, detail=(name,))
-            return Decision(
-                Verdict.REJECT, Why.WINDOW, call, 0, NV_ERR_NOT_SUPPORTED, detail=(name, "closed by this policy")
-            )
-        status = _UNKNOWN_STATUS[table]
+            if self.windows == "allow" or (not isinstance(self.windows, str) and number in self.windows):
+                return Decision(Verdict.ALLOW, Why.WINDOW, call, facts=Facts(name))
+            return refuse(call, Why.WINDOW, NV_ERR_NOT_SUPPORTED, Facts(f"{name}, closed by this policy"))
         elsewhere = _elsewhere(table).get(number)
-        why = Why.UNKNOWN if elsewhere is None else Why.VERSION
-        detail = () if elsewhere is None else (elsewhere,)
-        return Decision(Verdict.REJECT, why, call, 0 if status is not None else errno.EINVAL, status, detail=detail)
+        if elsewhere is None:
+            return refuse(call, Why.UNKNOWN, _UNKNOWN_STATUS[table])
+        return refuse(call, Why.VERSION, _UNKNOWN_STATUS[table], Facts(elsewhere))
 
     def _event(self, data: bytes | None, fds: FdLookup) -> Decision:
         """NV01_EVENT names the real class in its parameters, whatever that is (nvproxy: rmAlloc's fix-up)."""
         if data is None or len(data) < 12:
-            return Decision(
-                Verdict.REJECT,
-                Why.NULL,
-                self.call("alloc", NV01_EVENT),
-                errno.EFAULT,
-                detail=("NV0005_ALLOC_PARAMETERS",),
-            )
+            call = self.call("alloc", NV01_EVENT)
+            return refuse(call, Why.NULL, None, Facts("NV0005_ALLOC_PARAMETERS"), error=errno.EFAULT)
         number = int.from_bytes(data[8:12], "little")
         if number == NV01_EVENT:
             return self.unknown("alloc", number)
         return self.decide_alloc(number, data, fds)
 
-    def unknown(self, table: str, number: int) -> Decision:
-        """The answer for a number that no rule has, whatever the tables hold."""
+    def unknown(self, table: Table, number: int) -> Decision:
+        """The answer for a number that no row has, whatever the tables hold."""
         return self._outside(table, False, number)
 
-    def entry(self, table: str, number: int) -> Decision | Decider:
-        """The decision for a number when nothing else matters to it, or the function that decides on bytes and fds."""
+    def entry(self, table: Table, number: int) -> Entry:
+        """What the policy has for a number. Every number has an entry."""
         return self._tables[table][number]
 
-    def entries(self, table: str) -> Mapping[int, Decision | Decider]:
-        """All entries of a table, for who asks often: any number has one, a KeyError is never raised."""
+    def entries(self, table: Table) -> Mapping[int, Entry]:
+        """All entries of a table, for hot paths. Every number has an entry; a look-up never raises KeyError."""
         return self._tables[table]
 
     def decide_control(self, number: int, params: bytes | None, fds: FdLookup) -> Decision:
         """The answer for a control command with these parameter bytes; None or b"" for a command without any."""
         entry = self._control[number]
-        if isinstance(entry, Decision):
-            if params is None or len(params) <= RMAPI_PARAM_COPY_MAX_PARAMS_SIZE or not entry.allowed:
-                return entry
-            return refuse_size(entry.call, "RMAPI_PARAM_COPY_MAX_PARAMS_SIZE", RMAPI_PARAM_COPY_MAX_PARAMS_SIZE)
-        return entry(params, fds)
+        if entry.decide is not None:
+            return entry.decide(params, fds)
+        if params is None or len(params) <= RMAPI_PARAM_COPY_MAX_PARAMS_SIZE or not entry.decision.allowed:
+            return entry.decision
+        return too_long(entry.decision.call, len(params))
 
     def decide_alloc(self, number: int, params: bytes | None, fds: FdLookup) -> Decision:
         """The answer for an allocation of a class with these parameter bytes (None: a NULL pointer)."""
         entry = self._alloc[number]
-        if isinstance(entry, Decision):
-            return entry
-        return entry(params, fds)
+        if entry.decide is not None:
+            return entry.decide(params, fds)
+        return entry.decision
 
     def decide_uvm(self, request: int, arg: bytes | None, fds: FdLookup) -> Decision:
-        """The answer for an ioctl of /dev/nvidia-uvm; its request is no _IOC number."""
+        """The answer for an ioctl of /dev/nvidia-uvm with its argument struct. The request is a bare number,
+        without a size."""
         entry = self._uvm[request]
-        if isinstance(entry, Decision):
-            return entry
-        return entry(arg, fds)
+        if entry.decide is not None:
+            return entry.decide(arg, fds)
+        return entry.decision
 
     def decide_frontend(self, request: int, arg: bytes | None, fds: FdLookup) -> Decision:
         """The answer for an ioctl of /dev/nvidiactl or /dev/nvidiaN with its argument struct.
 
-        For NV_ESC_RM_CONTROL and NV_ESC_RM_ALLOC a refusal of the command or class that the struct names is the
-        answer; what their parameters deserve is `decide_control`'s and `decide_alloc`'s to say.
+        For NV_ESC_RM_CONTROL and NV_ESC_RM_ALLOC the answer is the refusal of the command or class that the
+        struct names, if that is refused by its number. What their parameters deserve is the answer of
+        `decide_control` and `decide_alloc`.
         """
         entry = self._frontend[ioctl.number(request)]
-        if isinstance(entry, Decision):
-            return entry
-        rule = self.frontend[ioctl.number(request)]
-        size = ioctl.size(request)
-        of = rule.params_at(self.version)
-        at, sizes = _INNER.get(rule.handler or "", (0, ()))
-        if isinstance(of, CStruct) and size != plan(of).size and size not in sizes:
-            return refuse_size(self.call("frontend", rule.number), plan(of).name, plan(of).size)
+        if entry.decide is None:
+            return entry.decision
+        call, size, inner = entry.decision.call, ioctl.size(request), entry.handler.inner
+        if entry.plan is not None and size != entry.plan.size and (inner is None or size not in inner.sizes):
+            return refuse_size(call, entry.plan.name, entry.plan.size, size)
         if arg is not None and len(arg) != size:
-            wrong = f"_IOC_SIZE is {size}; the argument"
-            return refuse_size(self.call("frontend", rule.number), wrong, len(arg))
-        if not sizes or arg is None:
-            return entry(arg, fds)
-        inner = self.entry(str(rule.handler), int.from_bytes(arg[at : at + 4], "little"))
-        if isinstance(inner, Decision) and not inner.allowed:
-            return inner
-        return Decision(Verdict.ALLOW, Why.RULE, self.call("frontend", rule.number), params=arg)
+            return refuse_size(call, "the argument", size, len(arg))
+        if inner is None or arg is None:
+            return entry.decide(arg, fds)
+        asked = self.entry(inner.table, int.from_bytes(arg[inner.offset : inner.offset + 4], "little"))
+        if not asked.decision.allowed:
+            return asked.decision
+        return Decision(Verdict.ALLOW, Why.RULE, call, params=arg)
+
+
+def too_long(call: Call, length: int) -> Decision:
+    """The refusal of a control's parameters that are longer than the driver takes."""
+    return refuse_size(call, "RMAPI_PARAM_COPY_MAX_PARAMS_SIZE", RMAPI_PARAM_COPY_MAX_PARAMS_SIZE, length)

@@ -1,7 +1,9 @@
-"""The host-side system calls that a policy's session can make: the allow list that a sandbox's seccomp filter needs.
+"""The host-side system calls that a policy's session can make: the allow list that a sandbox's seccomp filter
+needs.
 
-gVisor: pkg/sentry/devices/nvproxy/seccomp_filters.go. The list depends on the capabilities only, because one filter serves every
-release: a request whose struct has had two sizes is admitted at any size, and each row says which one this release uses.
+gVisor: pkg/sentry/devices/nvproxy/seccomp_filters.go. The list depends on the capabilities only, because one
+filter serves every release: a request whose struct has had two sizes is admitted at any size, and each row
+says which one this release uses.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ _TOOLS = {
 class Request:
     """One admitted ioctl request of a non-negative fd.
 
-    ``size`` is None where any is admitted, and ``size_in_release`` what the release uses: None for an array of any length, and
-    where ``in_release`` is false. ``request`` is the whole number, or for any size the one with the size bits 0.
+    ``size`` is None where any is admitted, and ``size_in_release`` what the release uses: None for an array
+    of any length, and where ``in_release`` is false. ``request`` is the whole number, or for any size the one
+    with the size bits 0.
     """
 
     device: str
@@ -68,7 +71,8 @@ class Request:
 
 
 def allow_list(version: DriverVersion, caps: Caps) -> tuple[Request, ...]:
-    """Every request that a session of this release and these capabilities may make, frontend first, by number.
+    """Every request that a session of this release and these capabilities may make, frontend first, by
+    number.
 
     Empty for no capabilities at all.
     """

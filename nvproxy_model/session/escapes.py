@@ -1,18 +1,25 @@
-"""What the frontend's and UVM's own handlers need of a session: before the host call, after an NV_OK, and at the end."""
+"""The escapes of the frontend and the commands of UVM: their exchange, and the session's half of their
+handlers."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import replace
 
+from nvproxy_model import ioctl
 from nvproxy_model.abi import constants as nv
+from nvproxy_model.abi.escapes import NV_ESC_ALLOC_OS_EVENT
 from nvproxy_model.errors import MemoryFault
-from nvproxy_model.policy.decision import Call, Decision, Verdict, Why, int32
-from nvproxy_model.policy.handlers import maps_at_once, offset, reader
-from nvproxy_model.session.objects import Object
-from nvproxy_model.session.ports import File, MapContext, Result
+from nvproxy_model.policy import handlers
+from nvproxy_model.policy.decision import Decision, Facts, Why, int32
+from nvproxy_model.policy.handlers import Handler, maps_at_once, offset, reader
+from nvproxy_model.policy.policy import Entry
+from nvproxy_model.policy.refusals import refuse, refuse_size
+from nvproxy_model.session.exchange import Exchange, Part, answer, call, let_go
+from nvproxy_model.session.ports import Buffer, File, MapContext, Process, Result
 from nvproxy_model.structs import nvos
+from nvproxy_model.structs.ctrl503c import NV503C_CTRL_REGISTER_VA_SPACE_PARAMS
 from nvproxy_model.structs.nv_ioctl import nv_ioctl_alloc_os_event_t, nv_ioctl_export_to_dma_buf_fd_t
 from nvproxy_model.structs.nv_unix_nvos_params_wrappers import (
     nv_ioctl_nvos02_parameters_with_fd,
@@ -20,10 +27,100 @@ from nvproxy_model.structs.nv_unix_nvos_params_wrappers import (
 )
 from nvproxy_model.structs.uvm_linux_ioctl import UVM_INITIALIZE_PARAMS
 
-if TYPE_CHECKING:
-    from nvproxy_model.session.session import Session
+__all__ = ["HANDLERS", "any_size", "command", "escape", "no_params"]
 
-__all__ = ["AFTER", "BEFORE", "FINISH", "let_go", "unknown_client"]
+
+def escape(process: Process, entry: Entry, file: File, request: int, argp: int) -> Result:
+    """An escape whose argument has the size of its struct."""
+    assert entry.plan is not None
+    size = ioctl.size(request)
+    if size != entry.plan.size:
+        wrong = refuse_size(entry.decision.call, entry.plan.name, entry.plan.size, size)
+        return Result(-1, errno.EINVAL, wrong)
+    return command(process, entry, file, ioctl.request(request, size), argp)
+
+
+def command(process: Process, entry: Entry, file: File, request: int, argp: int) -> Result:
+    """An escape or UVM command whose argument is the struct that its row describes. ``request`` is the
+    host's."""
+    what, memory = entry.plan, process.memory
+    assert what is not None
+    assert entry.decide is not None
+    data = memory.read(argp, what.size)
+    exchange = Exchange(process, file, HANDLERS[entry.handler.name], entry.decide(data, process.fds), data, what)
+    status_at = None if what.status is None else what.status.offset
+    if not exchange.decide():
+        return answer(memory, argp, data, status_at, exchange.decision)
+    argument = Part(memory, argp, data, exchange.decision, what)
+    return exchange.perform(request, argument, argument, (argument,), status_at)
+
+
+def any_size(process: Process, entry: Entry, file: File, request: int, argp: int) -> Result:
+    """An escape whose argument is bytes of any number. A size of 0 gives the host a NULL pointer."""
+    size = ioctl.size(request)
+    arg = Buffer(bytearray(process.memory.read(argp, size))) if size else None
+    error = call(process.host, file.host_fd, ioctl.request(request, size), arg)
+    if not error and arg is not None:
+        process.memory.write(argp, bytes(arg.data))
+    return Result(-1 if error else 0, error, entry.decision)
+
+
+def no_params(process: Process, entry: Entry, file: File, request: int) -> Result:
+    """A UVM command without an argument."""
+    error = call(process.host, file.host_fd, request, None)
+    return Result(-1 if error else 0, error, entry.decision)
+
+
+_free = reader(nvos.NVOS00_PARAMETERS, "hRoot", "hObjectOld")
+
+
+def _before_free(exchange: Exchange) -> Decision:
+    return exchange.need_client(_free(exchange.data)[0])
+
+
+def _after_free(exchange: Exchange) -> None:
+    client, handle = _free(exchange.data)[0], _free(exchange.out)[1]
+    let_go(exchange.process, exchange.process.graph.free(client, handle))
+
+
+_dup = reader(nvos.NVOS55_PARAMETERS, "hClient", "hParent", "hObject", "hClientSrc", "hObjectSrc")
+
+
+def _before_dup(exchange: Exchange) -> Decision:
+    client, _, _, source_client, _ = _dup(exchange.data)
+    exchange.decision = exchange.need_client(client)
+    return exchange.need_client(source_client)
+
+
+def _after_dup(exchange: Exchange) -> None:
+    client, _, _, source_client, _ = _dup(exchange.data)
+    _, parent, handle, _, source = _dup(exchange.out)
+    exchange.process.graph.dup(client, handle, parent, source_client, source)
+
+
+_dma2 = reader(nvos.NVOS39_PARAMETERS, "hObjectParent", "hObjectNew", "hClass", "hMemory")
+
+
+def _before_dma2(exchange: Exchange) -> Decision:
+    return exchange.need_client(_dma2(exchange.data)[0])
+
+
+def _after_dma2(exchange: Exchange) -> None:
+    # RmDeprecatedAllocContextDma(): hObjectParent is the client, and hMemory's parent becomes the new object's.
+    client = _dma2(exchange.data)[0]
+    _, new, hclass, memory = _dma2(exchange.out)
+    below = exchange.process.graph.get(client, memory)
+    if below is not None:
+        exchange.process.graph.add(client, new, hclass, below.parent, restorable=False)
+
+
+def _in_use(exchange: Exchange, fd: int) -> Decision:
+    file = exchange.process.fds.get(fd)
+    if file is None or file.mapping is None:
+        return exchange.decision
+    facts = Facts("fd", fd, "a file without a map context")
+    return refuse(exchange.decision.call, Why.IN_USE, None, facts)
+
 
 _CACHING = {
     nv.NVOS33_FLAGS_CACHING_TYPE_CACHED: "write-back",
@@ -33,19 +130,64 @@ _CACHING = {
 }
 """The control device's (nv-mmap.c:nv_encode_caching()); all other types, and GPU devices, are uncached."""
 
-_free = reader(nvos.NVOS00_PARAMETERS, "hRoot", "hObjectOld")
-_dup = reader(nvos.NVOS55_PARAMETERS, "hClient", "hParent", "hObject", "hClientSrc", "hObjectSrc")
-_dma2 = reader(nvos.NVOS39_PARAMETERS, "hObjectParent", "hObjectNew", "hClass", "hMemory")
+
+def _memory_type(file: File, caching: int) -> str:
+    return _CACHING.get(caching, "uncached") if file.control_device else "uncached"
+
+
+_nvos33 = reader(nv_ioctl_nvos33_parameters_with_fd, "params.length", "params.flags", "fd")
+
+
+def _before_map(exchange: Exchange) -> Decision:
+    return _in_use(exchange, _nvos33(exchange.data)[2])
+
+
+def _after_map(exchange: Exchange) -> None:
+    length, flags, _ = _nvos33(exchange.out)
+    file = exchange.process.fds.get(_nvos33(exchange.data)[2])
+    if file is not None and length:
+        caching = flags >> nv.NVOS33_FLAGS_CACHING_TYPE_SHIFT & nv.NVOS33_FLAGS_CACHING_TYPE_MASK
+        file.mapping = MapContext(length, _memory_type(file, caching))
+
+
 _nvos02 = reader(
     nv_ioctl_nvos02_parameters_with_fd,
     *(f"params.{name}" for name in ("hRoot", "hObjectParent", "hObjectNew", "hClass", "flags", "limit")),
     "fd",
 )
-_nvos33 = reader(nv_ioctl_nvos33_parameters_with_fd, "params.length", "params.flags", "fd")
-_os_event = reader(nv_ioctl_alloc_os_event_t, "hClient", "fd")
+
+
+def _before_alloc_memory(exchange: Exchange) -> Decision:
+    root, _, _, hclass, flags, _, fd = _nvos02(exchange.data)
+    if hclass == nv.NV01_MEMORY_SYSTEM and maps_at_once(flags):
+        exchange.decision = _in_use(exchange, fd)
+        return exchange.need_client(root)
+    exchange.decision = exchange.pin()
+    decision = exchange.need_client(root)
+    if decision is not exchange.decision:
+        exchange.process.unpin += [(copy.address, copy.size) for copy in exchange.decision.copies]
+    return decision
+
+
+def _after_alloc_memory(exchange: Exchange) -> None:
+    graph = exchange.process.graph
+    root, _, _, asked, flags, _, fd = _nvos02(exchange.data)
+    _, parent, new, hclass, _, limit, _ = _nvos02(exchange.out)
+    pins = tuple((copy.address, copy.size) for copy in exchange.decision.copies if copy.pinned)
+    obj = graph.add(root, new, hclass, parent, restorable=False, pins=pins)
+    if obj is None:
+        # A driver that names no handle: the pages stay pinned for as long as its client lives.
+        client = graph.get(root, root)
+        if client is not None:
+            client.pins += pins
+    file = exchange.process.fds.get(fd)
+    if asked == nv.NV01_MEMORY_SYSTEM and maps_at_once(flags) and file is not None:
+        length = (limit + 1) & 0xFFFFFFFFFFFFFFFF
+        if length:
+            file.mapping = MapContext(length, _memory_type(file, nv.NVOS33_FLAGS_CACHING_TYPE_DEFAULT))
+
+
 _vid_heap_root = reader(nvos.NVOS32_PARAMETERS, "hRoot")
-_DMABUF_FD = offset(nv_ioctl_export_to_dma_buf_fd_t, "fd")
-_UVM_FLAGS = offset(UVM_INITIALIZE_PARAMS, "flags")
 _VID_HEAP = (
     "hRoot",
     "hObjectParent",
@@ -54,114 +196,16 @@ _VID_HEAP = (
 )
 
 
-def _memory_type(file: File, caching: int) -> str:
-    return _CACHING.get(caching, "uncached") if file.control_device else "uncached"
+def _before_vid_heap(exchange: Exchange) -> Decision:
+    for copy in exchange.decision.copies:  # a fault comes before an unknown client
+        exchange.process.memory.read(copy.address, copy.size)
+    return exchange.need_client(_vid_heap_root(exchange.data)[0])
 
 
-def unknown_client(call: Call, client: int) -> Decision:
-    """The refusal of a call on behalf of a client that is not alive."""
-    return Decision(Verdict.REJECT, Why.CLIENT, call, 0, nv.NV_ERR_INVALID_CLIENT, detail=(f"client {client:#x}",))
-
-
-def _in_use(decision: Decision) -> Decision:
-    detail = ("fd", "the file has a map context, for its life")
-    return Decision(Verdict.REJECT, Why.IN_USE, decision.call, errno.EINVAL, detail=detail)
-
-
-def _need_client(session: Session, client: int, decision: Decision) -> Decision:
-    return decision if session.graph.has_client(client) else unknown_client(decision.call, client)
-
-
-def _before_free(session: Session, data: bytes, decision: Decision) -> Decision:
-    return _need_client(session, _free(data)[0], decision)
-
-
-def _before_dup(session: Session, data: bytes, decision: Decision) -> Decision:
-    client, _, _, source_client, _ = _dup(data)
-    decision = _need_client(session, client, decision)
-    return _need_client(session, source_client, decision) if decision.allowed else decision
-
-
-def _before_dma2(session: Session, data: bytes, decision: Decision) -> Decision:
-    return _need_client(session, _dma2(data)[0], decision)
-
-
-def _before_map(session: Session, data: bytes, decision: Decision) -> Decision:
-    file = session.fds.get(_nvos33(data)[2])
-    return _in_use(decision) if file is not None and file.mapping is not None else decision
-
-
-def _before_alloc_memory(session: Session, data: bytes, decision: Decision) -> Decision:
-    root, _, _, hclass, flags, _, fd = _nvos02(data)
-    if hclass == nv.NV01_MEMORY_SYSTEM and maps_at_once(flags):
-        file = session.fds.get(fd)
-        if file is not None and file.mapping is not None:
-            return _in_use(decision)
-    for copy in decision.copies:
-        # Both ends; a hole between them is for the host to find when it pins, since a guest can name terabytes.
-        session.memory.read(copy.address, 1)
-        session.memory.read(copy.address + copy.size - 1, 1)
-    return _need_client(session, root, decision)
-
-
-def _before_vid_heap(session: Session, data: bytes, decision: Decision) -> Decision:
-    for copy in decision.copies:  # a fault comes before an unknown client
-        session.memory.read(copy.address, copy.size)
-    return _need_client(session, _vid_heap_root(data)[0], decision)
-
-
-def _after_free(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    client, _ = _free(data)
-    let_go(session, session.graph.free(client, _free(out)[1]))
-
-
-def let_go(session: Session, freed: Iterable[Object]) -> None:
-    """Objects are freed: their pins may go, and what the hardened profile knew of them."""
-    for gone in freed:
-        session.unpin.extend(gone.pins)
-        if session.events is not None:
-            session.events.freed(gone)
-
-
-def _after_dup(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    client, _, _, source_client, _ = _dup(data)
-    _, parent, handle, _, source = _dup(out)
-    session.graph.dup(client, handle, parent, source_client, source)
-
-
-def _after_dma2(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    # RmDeprecatedAllocContextDma(): hObjectParent is the client, and hMemory's parent becomes the new object's.
-    client = _dma2(data)[0]
-    _, new, hclass, memory = _dma2(out)
-    below = session.graph.get(client, memory)
-    if below is not None:
-        session.graph.add(client, new, hclass, below.parent, restorable=False)
-
-
-def _after_map(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    length, flags, _ = _nvos33(out)
-    file = session.fds.get(_nvos33(data)[2])
-    if file is not None and length:
-        caching = flags >> nv.NVOS33_FLAGS_CACHING_TYPE_SHIFT & nv.NVOS33_FLAGS_CACHING_TYPE_MASK
-        file.mapping = MapContext(length, _memory_type(file, caching))
-
-
-def _after_alloc_memory(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    root, _, _, asked, flags, _, fd = _nvos02(data)
-    _, parent, new, hclass, _, limit, _ = _nvos02(out)
-    pins = tuple((copy.address, copy.size) for copy in decision.copies if copy.pinned)
-    session.graph.add(root, new, hclass, parent, restorable=False, pins=pins)
-    file = session.fds.get(fd)
-    if asked == nv.NV01_MEMORY_SYSTEM and maps_at_once(flags) and file is not None:
-        length = (limit + 1) & 0xFFFFFFFFFFFFFFFF
-        if length:
-            file.mapping = MapContext(length, _memory_type(file, nv.NVOS33_FLAGS_CACHING_TYPE_DEFAULT))
-
-
-def _after_vid_heap(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    of = nvos.NVOS32_PARAMETERS.at(session.policy.version)
-    (root,) = _vid_heap_root(data)
-    _, parent, va_space, memory, flags, attr, attr2 = reader(of, *_VID_HEAP)(out)
+def _after_vid_heap(exchange: Exchange) -> None:
+    of = nvos.NVOS32_PARAMETERS.at(exchange.process.policy.version)
+    (root,) = _vid_heap_root(exchange.data)
+    _, parent, va_space, memory, flags, attr, attr2 = reader(of, *_VID_HEAP)(exchange.out)
     deps: tuple[int, ...] = ()
     if flags & nv.NVOS32_ALLOC_FLAGS_VIRTUAL:
         hclass, deps = nv.NV50_MEMORY_VIRTUAL, (va_space,)
@@ -171,78 +215,105 @@ def _after_vid_heap(session: Session, data: bytes, out: bytes, decision: Decisio
         hclass = nv.NV01_MEMORY_LOCAL_USER
     else:
         hclass = nv.NV01_MEMORY_SYSTEM
-    session.graph.add(root, memory, hclass, parent, deps, restorable=False)
+    exchange.process.graph.add(root, memory, hclass, parent, deps, restorable=False)
 
 
-def _after_os_event(session: Session, data: bytes, out: bytes, decision: Decision) -> None:
-    if session.events is not None:
-        session.events.register(
-            *_os_event(data), alive=decision.rule is not None and decision.rule.name == "NV_ESC_ALLOC_OS_EVENT"
-        )
+_os_event = reader(nv_ioctl_alloc_os_event_t, "hClient", "fd")
 
 
-def _finish_in_only(session: Session, argp: int, data: bytes, out: bytearray, decision: Decision, ok: bool) -> Result:
-    return Result(0, 0, decision)
+def _before_os_event(exchange: Exchange) -> Decision:
+    events = exchange.process.events
+    if events is None or exchange.decision.number != NV_ESC_ALLOC_OS_EVENT:
+        return exchange.decision
+    return events.may_register(exchange.decision, *_os_event(exchange.data))
 
 
-def _finish_uvm_initialize(
-    session: Session, argp: int, data: bytes, out: bytearray, decision: Decision, ok: bool
-) -> Result:
-    out[_UVM_FLAGS] &= ~nv.UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE | data[_UVM_FLAGS]
-    session.memory.write(argp, bytes(out))
-    return Result(0, 0, decision)
+def _after_os_event(exchange: Exchange) -> None:
+    events = exchange.process.events
+    if events is None:
+        return
+    if exchange.decision.number == NV_ESC_ALLOC_OS_EVENT:
+        events.register(*_os_event(exchange.data))
+    else:
+        events.unregister(*_os_event(exchange.data))
 
 
-def _finish_dmabuf(session: Session, argp: int, data: bytes, out: bytearray, decision: Decision, ok: bool) -> Result:
-    """A dma-buf that the driver has just made becomes a new file of the guest's; undone when the guest cannot be told."""
-    span = slice(_DMABUF_FD, _DMABUF_FD + 4)
-    made = int32(int.from_bytes(out[span], "little"))
-    fresh = int32(int.from_bytes(data[span], "little")) < 0
-    fd = None
-    if made >= 0 or not fresh:
-        out[span] = data[span]
-    if fresh and ok and made >= 0:
-        try:
-            fd = session.fds.install(File("dma-buf", made))
-        except OSError as error:
-            session.close_host.append(made)
-            return Result(-1, error.errno or errno.EMFILE, decision)
-        out[span] = fd.to_bytes(4, "little")
+def _finish_in_only(exchange: Exchange) -> int:
+    """The struct is the host's to read only: nothing of it is copied out."""
+    if exchange.described is not exchange.argument:
+        exchange.argument.write_struct(exchange.process.memory)
+    return 0
+
+
+_UVM_FLAGS = offset(UVM_INITIALIZE_PARAMS, "flags")
+
+
+def _finish_uvm_initialize(exchange: Exchange) -> int:
+    """The guest does not see MULTI_PROCESS_SHARING_MODE, unless it had set it."""
+    mine = nv.UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE
+    exchange.argument.buffer.data[_UVM_FLAGS] &= ~mine | exchange.data[_UVM_FLAGS]
+    exchange.argument.write_struct(exchange.process.memory)
+    return 0
+
+
+_DMABUF_FD = offset(nv_ioctl_export_to_dma_buf_fd_t, "fd")
+_DMABUF_STATUS = offset(nv_ioctl_export_to_dma_buf_fd_t, "status")
+
+
+def _finish_dmabuf(exchange: Exchange) -> int:
+    """A dma-buf that the driver has just made becomes a new file of the guest; it is undone if the guest
+    cannot be written."""
+    process, out, span = exchange.process, exchange.argument.buffer.data, slice(_DMABUF_FD, _DMABUF_FD + 4)
+    made = int32(int.from_bytes(exchange.out[span], "little"))
+    fresh = int32(int.from_bytes(exchange.data[span], "little")) < 0
+    if fresh and made < 0:
+        out[span] = exchange.out[span]
+    if not fresh or made < 0 or any(out[_DMABUF_STATUS : _DMABUF_STATUS + 4]):
+        exchange.argument.write_struct(process.memory)
+        return 0
     try:
-        session.memory.write(argp, bytes(out))
+        fd = process.fds.install(File("dma-buf", made))
+    except OSError as error:
+        process.close_host.append(made)
+        return error.errno or errno.EMFILE
+    out[span] = fd.to_bytes(4, "little")
+    try:
+        exchange.argument.write_struct(process.memory)
     except MemoryFault:
-        if fd is not None:
-            session.fds.remove(fd)
-            session.close_host.append(made)
+        process.fds.remove(fd)
+        process.close_host.append(made)
         raise
-    return Result(0, 0, decision)
+    return 0
 
 
-BEFORE: Mapping[str, Callable[[Session, bytes, Decision], Decision]] = {
-    "alloc_context_dma2": _before_dma2,
-    "alloc_memory": _before_alloc_memory,
-    "dup_object": _before_dup,
-    "free": _before_free,
-    "map_memory": _before_map,
-    "vid_heap_control": _before_vid_heap,
+_va_space = reader(NV503C_CTRL_REGISTER_VA_SPACE_PARAMS, "hVASpace")
+
+
+def _before_va_space(exchange: Exchange) -> Decision:
+    return exchange.need_client(exchange.client)
+
+
+def _after_va_space(exchange: Exchange) -> None:
+    # third_party_p2p.c:CliAddThirdPartyP2PVASpace() => refAddDependant()
+    exchange.process.graph.depend(exchange.client, exchange.handle, _va_space(exchange.out)[0])
+
+
+_POLICY = handlers.HANDLERS
+
+HANDLERS: Mapping[str, Handler[Exchange]] = {
+    handlers.PLAIN.name: handlers.PLAIN,
+    **_POLICY,
+    "alloc_context_dma2": replace(_POLICY["alloc_context_dma2"], before=_before_dma2, after=_after_dma2),
+    "alloc_memory": replace(_POLICY["alloc_memory"], before=_before_alloc_memory, after=_after_alloc_memory),
+    "dup_object": replace(_POLICY["dup_object"], before=_before_dup, after=_after_dup),
+    "export_to_dmabuf_fd": replace(_POLICY["export_to_dmabuf_fd"], finish=_finish_dmabuf),
+    "free": replace(_POLICY["free"], before=_before_free, after=_after_free),
+    "in_only": replace(_POLICY["in_only"], finish=_finish_in_only),
+    "map_memory": replace(_POLICY["map_memory"], before=_before_map, after=_after_map),
+    "os_event": replace(_POLICY["os_event"], before=_before_os_event, after=_after_os_event),
+    "register_va_space": replace(_POLICY["register_va_space"], before=_before_va_space, after=_after_va_space),
+    "uvm_initialize": replace(_POLICY["uvm_initialize"], finish=_finish_uvm_initialize),
+    "vid_heap_control": replace(_POLICY["vid_heap_control"], before=_before_vid_heap, after=_after_vid_heap),
 }
-"""(session, the guest's bytes, the decision so far) -> the decision, by handler."""
-
-AFTER: Mapping[str, Callable[[Session, bytes, bytes, Decision], None]] = {
-    "NV_ESC_ALLOC_OS_EVENT": _after_os_event,
-    "NV_ESC_FREE_OS_EVENT": _after_os_event,
-    "alloc_context_dma2": _after_dma2,
-    "alloc_memory": _after_alloc_memory,
-    "dup_object": _after_dup,
-    "free": _after_free,
-    "map_memory": _after_map,
-    "vid_heap_control": _after_vid_heap,
-}
-"""(session, the guest's bytes, the host's, the decision), after an NV_OK, by handler or, for rows without, by name."""
-
-FINISH: Mapping[str, Callable[[Session, int, bytes, bytearray, Decision, bool], Result]] = {
-    "export_to_dmabuf_fd": _finish_dmabuf,
-    "in_only": _finish_in_only,
-    "uvm_initialize": _finish_uvm_initialize,
-}
-"""(session, argp, the guest's bytes, the host's, the decision, whether NV_OK): what replaces the copy-out, by handler."""
+"""The policy's handlers with what a session does for them. `nvproxy_model.session.alloc` has those of
+classes."""

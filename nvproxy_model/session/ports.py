@@ -1,27 +1,71 @@
-"""The ports of a session: the guest's memory and fds, the host's driver, and what passes through them."""
+"""The ports of a session: the guest's memory and descriptors, the host's driver, and what passes through
+them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
+from nvproxy_model.fields import FileKind
 from nvproxy_model.policy.decision import Decision
+from nvproxy_model.policy.policy import Entry, Policy
+from nvproxy_model.session.events import Events
+from nvproxy_model.session.objects import Graph
 
-__all__ = ["Buffer", "FdTable", "File", "Files", "GuestMemory", "Host", "MapContext", "Pages", "Result"]
+__all__ = [
+    "Buffer",
+    "FdTable",
+    "File",
+    "Files",
+    "GuestMemory",
+    "Host",
+    "MapContext",
+    "Pages",
+    "PinningMemory",
+    "Process",
+    "Result",
+]
 
 
 class GuestMemory(Protocol):
-    """The guest's address space. Both raise MemoryFault for an address that is not there."""
+    """The guest's address space. Both raise MemoryFault for an address that the guest does not have."""
 
-    def read(self, address: int, size: int, /) -> bytes: ...
-    def write(self, address: int, data: bytes, /) -> None: ...
+    def read(self, address: int, size: int, /) -> bytes:
+        """``size`` bytes at ``address``."""
+        ...
+
+    def write(self, address: int, data: bytes, /) -> None:
+        """Put ``data`` at ``address``. Pages before the one that faults may have been written."""
+        ...
+
+
+@runtime_checkable
+class PinningMemory(Protocol):
+    """An optional part of GuestMemory, for NV01_MEMORY_SYSTEM_OS_DESCRIPTOR.
+
+    Without it a session reads a byte of every page, so that a hole is EFAULT, and cannot tell a read-only
+    page.
+    """
+
+    def pin(self, address: int, size: int, writable: bool, /) -> int:
+        """Pin the pages of a page-aligned range: 0, or the errno for the first page, from the start, that
+        cannot be pinned.
+
+        EFAULT for a hole; EPERM for a page that the guest may only read, if ``writable``. A range that was
+        pinned is named by `Result.unpin` once, when its object is freed or if the call fails; one that was
+        not pinned is not named.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Guest memory itself, pinned, in place of a copy: NV01_MEMORY_SYSTEM_OS_DESCRIPTOR.
+    """Guest memory itself, in place of a copy: ``size`` bytes at ``address``, to be ``writable`` by the
+    driver or not.
 
-    A host that cannot pin all of it answers EFAULT and calls no driver.
+    They must be pinned for the host call and until `Result.unpin` names them. A host that cannot pin all of
+    them answers EFAULT and calls no driver.
     """
 
     address: int
@@ -30,9 +74,11 @@ class Pages:
 
 
 class Buffer:
-    """What the host is given: bytes, and for each pointer in them, by its offset, what it points at.
+    """What the host is given: ``data``, and in ``pointers`` what each pointer in it points at, by the
+    pointer's offset in bytes.
 
-    The pointers' own bytes are 0. A host puts real addresses there for the length of its call.
+    The pointers' own bytes are 0. A host puts real addresses there for the length of its call. The length of
+    ``data`` is fixed.
     """
 
     __slots__ = ("data", "pointers")
@@ -46,13 +92,21 @@ class Buffer:
 
 
 class Host(Protocol):
-    """The driver. Changes ``arg`` in place, as ioctl(2) would, and answers an errno, 0 for success."""
+    """The driver."""
 
-    def ioctl(self, host_fd: int, request: int, arg: Buffer | None, /) -> int: ...
+    def ioctl(self, host_fd: int, request: int, arg: Buffer | None, /) -> int:
+        """Do an ioctl(2): change ``arg`` in place and return an errno, 0 for success.
+
+        It must not raise OSError or change the length of any ``data``: a session raises HostError for that.
+        """
+        ...
 
 
 class MapContext(NamedTuple):
-    """What a file may be mapped as, once: ``length`` bytes from offset 0, ``memory_type`` write-back, write-combine or uncached."""
+    """What a file may be mapped as, once: ``length`` bytes from offset 0.
+
+    ``memory_type`` is write-back, write-combine or uncached.
+    """
 
     length: int
     memory_type: str
@@ -60,12 +114,15 @@ class MapContext(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class File:
-    """One open file of the guest's. ``kind`` is frontend, uvm, open-only, dma-buf or other.
+    """One open file of the guest.
 
-    ``references`` counts fds and mappings: the clients of a frontend file live as long as either (frontend_mmap.go).
+    ``kind``: what it is. ``host_fd``: the host's descriptor for it. ``control_device``: for a frontend file,
+    whether it is /dev/nvidiactl. ``mapping``: what it may be mapped as, once a call has said so.
+    ``references`` counts descriptors and mappings: the clients of a frontend file live as long as either
+    (frontend_mmap.go).
     """
 
-    kind: str
+    kind: FileKind
     host_fd: int
     control_device: bool = True
     mapping: MapContext | None = None
@@ -73,9 +130,11 @@ class File:
 
 
 class FdTable(Protocol):
-    """The guest's fds."""
+    """The guest's descriptors."""
 
-    def get(self, fd: int, /) -> File | None: ...
+    def get(self, fd: int, /) -> File | None:
+        """The file behind a descriptor, None if it is not open."""
+        ...
 
     def install(self, file: File, /) -> int:
         """Give a file the lowest free number. Raises OSError with the errno for the guest."""
@@ -87,11 +146,13 @@ class FdTable(Protocol):
 
 
 class Files(dict[int, File]):
-    """The plain FdTable: numbers to files. Take them away with `remove`, which knows where the lowest free number may be."""
+    """The plain FdTable: numbers to files. Take them away with `remove`, which knows where the lowest free
+    number may be."""
 
     _lowest = 0
 
     def install(self, file: File) -> int:
+        """Give a file the lowest free number, from 0."""
         fd = self._lowest
         while fd in self:
             fd += 1
@@ -100,6 +161,7 @@ class Files(dict[int, File]):
         return fd
 
     def remove(self, fd: int) -> File | None:
+        """Take a number away; the file that had it, None if it is not open."""
         file = self.pop(fd, None)
         if file is not None:
             self._lowest = min(self._lowest, fd)
@@ -107,12 +169,35 @@ class Files(dict[int, File]):
 
 
 class Result(NamedTuple):
-    """What the system call answers, the decision behind it, and what the embedder may now let go."""
+    """What a system call answers, and what the embedder may now let go.
+
+    ``ret``: 0, or -1 with an ``errno``. ``decision``: what the policy and the session decided, None where the
+    argument could not be read or written or the descriptor takes no such call. ``unpin``: (address, size) of
+    guest pages that need no longer stay pinned. ``close``: host descriptors that nothing of the guest refers
+    to any more.
+    """
 
     ret: int
     errno: int
     decision: Decision | None = None
     unpin: tuple[tuple[int, int], ...] = ()
-    """(address, size) of guest pages whose objects are gone."""
     close: tuple[int, ...] = ()
-    """Host fds that nothing of the guest's refers to any more."""
+
+
+class Process(Protocol):
+    """What the calls of a session share: its ports, its objects, and what its next Result lets go.
+
+    ``frontend``, ``uvm``, ``controls`` and ``classes`` are the policy's entries by number. ``unpin`` and
+    ``close_host`` become the fields of the next Result. ``events`` is None but for the hardened profile.
+    """
+
+    policy: Policy
+    memory: GuestMemory
+    fds: FdTable
+    host: Host
+    graph: Graph
+    events: Events | None
+    unpin: list[tuple[int, int]]
+    close_host: list[int]
+    controls: Mapping[int, Entry]
+    classes: Mapping[int, Entry]

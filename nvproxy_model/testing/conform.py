@@ -1,7 +1,8 @@
 """Replay a file of recorded nvproxy calls against a session whose host answers as the recording's did.
 
-The form is that of tests/data/nvproxy_vectors.json.xz: a header, and vectors in order, each with the guest's call and memory, what
-the host saw and wrote, and what the guest saw afterwards. Nothing here knows a vector by its name.
+The form is that of tests/data/nvproxy_vectors.json.xz: a header, and vectors in order, each with the guest's
+call and memory, what the host saw and wrote, and what the guest saw afterwards. Nothing here knows a vector
+by its name.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nvproxy_model.errors import MemoryFault, NvproxyError
+from nvproxy_model.fields import FileKind
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.session.ports import Buffer, File, Files, Pages
 from nvproxy_model.session.session import Session
@@ -28,7 +30,14 @@ MAX_BYTES = 256 << 20
 SENTRY_VA = b"SENTRYVA"
 """What a recording shows in place of a host address."""
 _HOST_FDS = {"ctl": 1001, "dev0": 1002, "evt": 1003, "uvm": 1004, "cap": 1005, "reg": 1006}
-_KINDS = {"ctl": "frontend", "dev0": "frontend", "evt": "frontend", "uvm": "uvm", "cap": "open-only", "reg": "dma-buf"}
+_KINDS: Mapping[str, FileKind] = {
+    "ctl": "frontend",
+    "dev0": "frontend",
+    "evt": "frontend",
+    "uvm": "uvm",
+    "cap": "open-only",
+    "reg": "dma-buf",
+}
 
 
 class VectorsError(NvproxyError, ValueError):
@@ -257,7 +266,8 @@ def _check_block(block: Mapping[str, Any]) -> None:
 
 
 def replay(content: Mapping[str, Any]) -> tuple[int, list[Failure]]:
-    """How many vectors pass, and the failures of the others. Each process is a fresh session; state carries over within it.
+    """How many vectors pass, and the failures of the others. Each process is a fresh session; state carries
+    over within it.
 
     Raises NvproxyError or ValueError where a vector names a driver version or capability that does not exist.
     """
@@ -315,7 +325,8 @@ def _one(vector: Mapping[str, Any], session: Session, host: ScriptedHost, memory
 
 
 def _leaks(vector: Mapping[str, Any], memory: Memory, untouched: bytes, base: int, size: int) -> Iterator[str]:
-    """Memory that the vector does not list holds what it held, or what the host wrote behind a pointer of the guest's.
+    """Memory that the vector does not list holds what it held, or what the host wrote behind a pointer of the
+    guest's.
 
     Zeros are accepted too: a buffer that the driver only writes is zeroed before it is handed over.
     """

@@ -1,4 +1,5 @@
-"""Hypothesis strategies for guest calls: struct bytes from what their fields mean, and whole ioctls from a policy's tables."""
+"""Hypothesis strategies for guest calls: struct bytes from what their fields mean, and whole ioctls from a
+policy's tables."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from nvproxy_model import ioctl
 from nvproxy_model.abi.escapes import NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL
 from nvproxy_model.fields import CStruct, Fd, Handle, OpaquePointer, UserPointer
-from nvproxy_model.policy.decide import plan
+from nvproxy_model.policy.plan import plan
 from nvproxy_model.policy.policy import Policy
-from nvproxy_model.rules import Rule
+from nvproxy_model.rules import Table
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
 
 __all__ = ["GuestCall", "calls", "garbage", "records"]
@@ -42,12 +43,13 @@ def records(
     pointers: Sequence[int] = (),
     fixed: Mapping[str, int] | None = None,
 ) -> bytes:
-    """The bytes of one resolved struct: handles, fds and pointers mostly from what is given, small counts, noise elsewhere.
+    """The bytes of one resolved struct: handles, fds and pointers mostly from what is given, small counts,
+    noise elsewhere.
 
     ``fixed`` sets fields by dotted path.
     """
     data = bytearray(draw(st.binary(min_size=of.sizeof(), max_size=of.sizeof()) | st.just(bytes(of.sizeof()))))
-    counts = {path for path, _, _ in plan(of).counts}
+    counts = {count.path for count in plan(of).counts if count is not None}
     for path, offset, member in of.walk():
         if member.dims:
             continue
@@ -68,7 +70,8 @@ def records(
 
 
 class GuestCall(NamedTuple):
-    """One ioctl of a guest's: the argument struct, and the block that its parameter pointer names, if it has one."""
+    """One ioctl of a guest's: the argument struct, and the block that its parameter pointer names, if it has
+    one."""
 
     device: str
     """frontend or uvm."""
@@ -95,9 +98,11 @@ def calls(
     fds: Sequence[int] = (),
     pointers: Sequence[int] = (),
 ) -> GuestCall:
-    """An ioctl that some row of the policy's tables speaks of; its parameters are to be put at guest ``address``."""
-    table = draw(st.sampled_from(["frontend", "uvm", "control", "control", "alloc", "alloc"]))
-    rules: Mapping[int, Rule] = getattr(policy, table)
+    """An ioctl that some row of the policy's tables speaks of; its parameters are to be put at guest
+    ``address``."""
+    tables: list[Table] = ["frontend", "uvm", "control", "control", "alloc", "alloc"]
+    table = draw(st.sampled_from(tables))
+    rules = policy.rules[table]
     rule = rules[draw(st.sampled_from(sorted(rules)))]
     of = rule.params_at(policy.version)
     if isinstance(of, CStruct):
@@ -117,7 +122,10 @@ def calls(
     if table == "control":
         fixed = {"cmd": rule.number, "params": where, "paramsSize": len(params or b"")}
         return GuestCall(
-            "frontend", _request(NV_ESC_RM_CONTROL, 32), draw(records(NVOS54_PARAMETERS, handles=handles, fixed=fixed)), params
+            "frontend",
+            _request(NV_ESC_RM_CONTROL, 32),
+            draw(records(NVOS54_PARAMETERS, handles=handles, fixed=fixed)),
+            params,
         )
     outer = draw(st.sampled_from([NVOS21_PARAMETERS, NVOS64_PARAMETERS]))
     fixed = {"hClass": rule.number, "pAllocParms": where}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal, get_args
 
 from nvproxy_model import ioctl
 from nvproxy_model.trace.format import Record
@@ -13,6 +13,7 @@ __all__ = [
     "DEVICE_KINDS",
     "DescriptorMap",
     "Descriptors",
+    "DeviceKind",
     "device_kind",
     "graphics",
     "ioctl_kind",
@@ -26,10 +27,11 @@ _DESCRIPTORS: Final = 1 << 18
 
 _FRONTEND: Final = re.compile(r"/dev/nvidia(?:ctl|[0-9]+)")
 
-DEVICE_KINDS: Final = ("frontend", "uvm", "open-only", "other")
+DeviceKind = Literal["frontend", "uvm", "open-only", "other"]
+DEVICE_KINDS: Final[tuple[DeviceKind, ...]] = get_args(DeviceKind)
 
 
-def device_kind(path: str | None) -> str:
+def device_kind(path: str | None) -> DeviceKind:
     """How nvproxy sees a device node: ``frontend`` (nvidiactl, nvidiaN), ``uvm``, ``open-only`` (nvidia-caps,
     IMEX channels), or ``other``.
     """

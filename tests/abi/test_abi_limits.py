@@ -10,7 +10,7 @@ import pytest
 
 from nvproxy_model import Policy, versions
 from nvproxy_model.fields import CStruct
-from nvproxy_model.policy.decide import interpret
+from nvproxy_model.policy.interpret import interpret
 
 POLICY = Policy.for_driver("580.126.20", caps="compute,utility,graphics,video,profiling")
 OLDEST = Policy.for_driver("535.129.03", caps="compute,utility")

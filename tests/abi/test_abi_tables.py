@@ -150,7 +150,7 @@ HANDLERS = {
     "ctrlSubdevFIFODisableChannels": Kind(opaque=("null_only",)),
     "frontendExportToDMABufFD": Kind("export_to_dmabuf_fd", fds=(("dma-buf", None, True, None),)),
     "frontendIoctlBytes": Kind(),
-    "frontendIoctlHasFD": Kind(fds=FRONTEND_FD),
+    "frontendIoctlHasFD": Kind("os_event", fds=FRONTEND_FD),
     "frontendIoctlSimple": Kind(),
     "frontendIoctlSimpleNoStatus": Kind(),
     "frontendRegisterFD": Kind("in_only", fds=FRONTEND_FD),

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from nvproxy_model import Caps, Policy, Verdict, Why, versions
 from nvproxy_model.fields import CStruct
-from nvproxy_model.policy.decide import decider, interpret, plan
 from nvproxy_model.policy.decision import Call, Decision
+from nvproxy_model.policy.generate import decider
+from nvproxy_model.policy.interpret import interpret
+from nvproxy_model.policy.plan import plan
 from nvproxy_model.session.ports import File
 from nvproxy_model.structs import every
 
@@ -72,7 +74,7 @@ def _bytes_of(draw: st.DrawFn, of: CStruct) -> bytes:
     what = plan(of)
     data = bytearray(draw(st.binary(min_size=what.size, max_size=what.size)))
     places = [(step.offset, step.format) for step in (*what.required, *what.fds, *what.pointers, *what.depends)]
-    places += [(offset, kind) for _, offset, kind in what.counts]
+    places += [(count.offset, count.format) for count in what.counts if count is not None]
     for offset, kind in places:
         size = struct.calcsize(f"<{kind}")
         data[offset : offset + size] = (draw(INTERESTING) & ((1 << 8 * size) - 1)).to_bytes(size, "little")

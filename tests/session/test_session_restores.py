@@ -11,7 +11,7 @@ import pytest
 
 from nvproxy_model import Files, Policy, Session, versions
 from nvproxy_model.fields import CStruct, Fd, Handle, OpaquePointer, UserPointer
-from nvproxy_model.policy.decide import plan
+from nvproxy_model.policy.plan import plan
 from nvproxy_model.rules import Rule
 from nvproxy_model.session.ports import Buffer, File, Pages
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS64_PARAMETERS
@@ -91,7 +91,7 @@ class Host:
 def _body(of: CStruct, function: int | None) -> bytes:
     """Acceptable parameters: an open fd of the right kind, buffers of two elements, handles that name something."""
     data = bytearray(of.sizeof())
-    counts = {offset: kind for _, offset, kind in plan(of).counts}
+    counts = {count.offset for count in plan(of).counts if count is not None}
     spare = iter(range(SPARE, END, 0x800))
     for path, offset, member in of.walk():
         if member.dims:

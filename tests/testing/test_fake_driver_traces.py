@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nvproxy_model.fields import CStruct
-from nvproxy_model.policy.decide import plan
+from nvproxy_model.policy.plan import plan
 from nvproxy_model.session.ports import Buffer
 from nvproxy_model.structs.nvos import NVOS54_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.testing import FakeDriver

@@ -102,7 +102,7 @@ def test_a_kind_picks_one_reading() -> None:
         (["0x2080a63c"], 0, ["RM_GSS_LEGACY_MASK"]),
         (["0x20810108"], 0, ["NV2081_BINAPI"]),
         (["0x2017ff"], 1, ["class 0x20, category 0x17, id 0xff", "nearest"]),
-        (["_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2a, 0x21)"], 1, ["_IOC_SIZE 33", "want 32 bytes"]),
+        (["_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2a, 0x21)"], 1, ["_IOC_SIZE: want 32 bytes, found 33", "want 32 bytes"]),
         (["_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2b, 0x20)"], 0, ["NVOS21_PARAMETERS, 32 bytes"]),
         (["0x2080018b"], 0, ["swizzId", "from the headers of"]),
         (["NV01_MEMORY_DEVICELESS", "--profile", "hardened"], 1, ["profiling"]),

@@ -14,7 +14,7 @@ from nvproxy_model.caps import DEFAULT, Caps
 from nvproxy_model.drivers.names import ever
 from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
 from nvproxy_model.layout import Layout
-from nvproxy_model.policy.decision import Decision, Verdict, Why
+from nvproxy_model.policy.decision import Decision, Facts, Verdict, Why
 from nvproxy_model.policy.hardened import CAPS
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import Rule
@@ -80,8 +80,7 @@ def _row(answer: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _answer(policy: Policy, call: Call) -> dict[str, Any]:
-    rules: Any = getattr(policy, call.table)
-    rule: Rule | None = rules.get(call.number)
+    rule = policy.rules[call.table].get(call.number)
     every = [row for row in ROWS[call.table] if row.number == call.number]
     shown = rule or (every[-1] if every else None)
     decision = _decision(policy, call, rule)
@@ -121,22 +120,22 @@ def _answer(policy: Policy, call: Call) -> dict[str, Any]:
 
 def _terms(policy: Policy, call: Call, rule: Rule | None) -> bool:
     """Whether what the struct's fields hold matters, once the number is admitted."""
-    decided = isinstance(policy.entry(call.table, call.number), Decision)
+    decided = policy.entry(call.table, call.number).decide is None
     return not decided and (rule is None or handled(rule, policy.version) not in ("simple", "depends"))
 
 
 def _decision(policy: Policy, call: Call, rule: Rule | None) -> Decision:
     """The answer as far as the number, and a frontend request's size, decide it."""
     entry = policy.entry(call.table, call.number)
-    if isinstance(entry, Decision):
-        return entry
+    if entry.decide is None:
+        return entry.decision
     asked = policy.call(call.table, call.number)
     if rule is not None and call.size is not None:
         sizes = _sizes(rule, policy.version)
         if sizes and call.size not in sizes:
-            wanted = f"want {' or '.join(map(str, sizes))} bytes"
-            return Decision(Verdict.REJECT, Why.SIZE, asked, errno.EINVAL, detail=(f"_IOC_SIZE {call.size}", wanted))
-    return Decision(Verdict.ALLOW, Why.RULE, asked)
+            facts = Facts("_IOC_SIZE", None, " or ".join(map(str, sizes)), call.size)
+            return Decision(Verdict.REJECT, Why.SIZE, asked, errno.EINVAL, facts=facts)
+    return entry.decision
 
 
 def _sizes(rule: Rule, version: DriverVersion) -> list[int]:

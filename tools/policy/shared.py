@@ -61,7 +61,7 @@ def structs(rule: Rule, version: DriverVersion) -> list[str]:
 
 def handled(rule: Rule, version: DriverVersion) -> str:
     """How a row is handled: ``simple``, or what its struct's roles and its handler ask for, joined by ``+``."""
-    from nvproxy_model.policy.decide import plan
+    from nvproxy_model.policy.plan import plan
 
     if rule.rejected:
         return "reject"

@@ -47,18 +47,16 @@ def _tables(node: DriverVersion) -> Policy:
     return Policy.for_driver(node.name, SUPPORTED, allow_unsupported=True)
 
 
-def _rows(node: DriverVersion, table: str, caps: Caps | None) -> Iterator[Rule]:
+def _rows(node: DriverVersion, table: Table, caps: Caps | None) -> Iterator[Rule]:
     """The rows that some capability opens; those that nothing opens are `_refused`'s."""
-    rules: Mapping[int, Rule] = getattr(_tables(node), table)
-    for rule in rules.values():
+    for rule in _tables(node).rules[table].values():
         if rule.caps and (caps is None or (rule.caps & caps and not rule.rejected)) and not rule.opt_in:
             yield rule
 
 
 def _refused(node: DriverVersion) -> Iterator[dict[str, Any]]:
     for table in TABLES:
-        rules: Mapping[int, Rule] = getattr(_tables(node), table)
-        for rule in rules.values():
+        for rule in _tables(node).rules[table].values():
             if not rule.caps or rule.opt_in:
                 yield {
                     "table": table,
@@ -117,7 +115,7 @@ def _diff_line(found: Mapping[str, Any]) -> str:
     return line if found["kind"].startswith("row-") else f"{line}: {found['base']} -> {found['next']}"
 
 
-def _compare(table: str, base: DriverVersion, to: DriverVersion, caps: Caps | None) -> Iterator[dict[str, Any]]:
+def _compare(table: Table, base: DriverVersion, to: DriverVersion, caps: Caps | None) -> Iterator[dict[str, Any]]:
     before = {rule.number: rule for rule in _rows(base, table, caps)}
     after = {rule.number: rule for rule in _rows(to, table, caps)}
     for number in sorted(before.keys() | after.keys()):

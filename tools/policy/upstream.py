@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nvproxy_model.fields import CStruct
-from nvproxy_model.policy.decide import plan
+from nvproxy_model.policy.plan import plan
 from nvproxy_model.rules import Rule
 from nvproxy_model.versions import DriverVersion
 

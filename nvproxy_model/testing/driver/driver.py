@@ -8,31 +8,30 @@ What it does not model it answers with NV_OK and the bytes unchanged.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nvproxy_model import abi, ioctl, versions
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.abi.windows import window
 from nvproxy_model.fields import CStruct
-from nvproxy_model.policy.decide import plan
-from nvproxy_model.rules import Rule, active
+from nvproxy_model.policy.handlers import handler_of
+from nvproxy_model.policy.plan import plan
+from nvproxy_model.rules import Rule, Table, active
 from nvproxy_model.session.ports import Buffer
 from nvproxy_model.structs import cl00f1, cl00fd, cl0005, nv_ioctl, nvos
 from nvproxy_model.testing.driver import classes
 from nvproxy_model.testing.driver import event_buffer as fake_event_buffer
-from nvproxy_model.versions import DriverVersion
+from nvproxy_model.testing.driver.resources import FIRST_CLIENT, FIRST_HANDLE, FakeObject, Resources
 
 __all__ = ["FIRST_CLIENT", "FIRST_HANDLE", "FIRST_HOST_FD", "Entry", "FakeDriver", "FakeObject"]
 
-NV_ERR_INSUFFICIENT_RESOURCES = 0x1A
 NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO = 0xD02
-FIRST_CLIENT, FIRST_HANDLE = 0xC1D00001, 0xCAF00001
-"""Where the driver starts to count the handles that it chooses itself."""
 FIRST_HOST_FD = 1 << 20
 """The first descriptor of a dma-buf that this driver makes."""
-_FRONTEND = 0xC0004600
+_FRONTEND = ioctl.request(0)
+_NOT_SIZE_OR_NUMBER = ioctl.encode(3, 0xFF, 0, 0)
 _MEMORY_BLOCK = 128 << 20
 
 
@@ -41,28 +40,11 @@ class Entry(NamedTuple):
 
     host_fd: int
     request: int
-    table: str
+    table: Table
     number: int
     errno: int
     status: int | None
     notes: tuple[str, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class FakeObject:
-    """One resource. ``lost``: it went with something that it depended on; its handle stays taken until it is freed."""
-
-    client: int
-    handle: int
-    hclass: int
-    kind: str
-    parent: FakeObject | None
-    version: DriverVersion
-    params: bytes = b""
-    lost: bool = False
-    children: dict[FakeObject, None] = field(default_factory=dict, repr=False)
-    dependants: dict[FakeObject, None] = field(default_factory=dict, repr=False)
-    depends_on: list[FakeObject] = field(default_factory=list, repr=False)
 
 
 @dataclass(slots=True)
@@ -71,79 +53,46 @@ class _Answer:
     status: int | None
 
 
-class FakeDriver:
-    """The driver of one release; ``mig`` says whether the GPU is partitioned. ``log`` holds the last ``keep`` calls, or all.
+class FakeDriver(Resources):
+    """The driver of one release: a Host. ``mig`` says whether the GPU is partitioned.
 
-    ``os_events`` are the (client, fd) pairs registered with NV_ESC_ALLOC_OS_EVENT: the fd is a key to the driver, and it is the
-    host's number. Raises UnknownDriverVersion.
+    ``log`` holds the last ``keep`` calls, or all. Raises UnknownDriverVersion.
     """
 
     def __init__(self, version: str = "580.159.04", *, mig: bool = False, keep: int | None = None) -> None:
-        self.version = versions.load().find(version, allow_unsupported=True)
-        self.mig = mig
+        """A driver that holds nothing yet."""
+        super().__init__(versions.load().find(version, allow_unsupported=True), mig=mig)
         self.log: deque[Entry] = deque(maxlen=keep)
-        self.os_events: set[tuple[int, int]] = set()
-        self._clients: dict[int, dict[int, FakeObject]] = {}
-        self._owners: dict[int, int] = {}
         self._resources = classes.at(self.version)
-        self._rules: dict[str, Any] = {
-            table: active(rows, self.version)
-            for table, rows in (
-                ("frontend", abi.FRONTEND),
-                ("uvm", abi.UVM),
-                ("control", abi.CONTROL),
-                ("alloc", abi.ALLOC),
-            )
-        }
-        self._next_client, self._next_handle, self._next_fd = FIRST_CLIENT, FIRST_HANDLE, FIRST_HOST_FD
+        self._rules = {table: active(rows, self.version) for table, rows in abi.TABLES.items()}
+        self._next_fd = FIRST_HOST_FD
         self._answers: deque[_Answer] = deque()
-        self._notes: list[str] = []
-        self._asked: tuple[str, int] = ("frontend", 0)
+        self._asked: tuple[Table, int] = ("frontend", 0)
 
     def answer_next(self, *, errno: int = 0, status: int | None = None) -> None:
         """The next call fails with this errno, or answers this NV status, and does nothing else."""
         self._answers.append(_Answer(errno, status))
 
-    def note(self, text: str) -> None:
-        """Add a remark to the log entry of the call that is being answered."""
-        self._notes.append(text)
-
-    def rules(self, table: str) -> Mapping[int, Rule]:
+    def rules(self, table: Table) -> Mapping[int, Rule]:
         """The rows of one table at this release, whatever the capabilities: what the driver knows the shape of."""
-        found: Mapping[int, Rule] = self._rules[table]
-        return found
-
-    def find(self, client: int, handle: int) -> FakeObject | None:
-        """The resource of that handle, lost ones included."""
-        return self._clients.get(client, {}).get(handle)
-
-    def objects(self) -> Iterator[FakeObject]:
-        """Every resource that is alive, by client."""
-        return (obj for handles in self._clients.values() for obj in handles.values() if not obj.lost)
-
-    def close(self, host_fd: int) -> None:
-        """A host file was closed: the clients that it allocated and the OS events of its number are gone."""
-        for client in [client for client, owner in self._owners.items() if owner == host_fd]:
-            self._free_client(client)
-        self.os_events = {key for key in self.os_events if key[1] != host_fd}
+        return self._rules[table]
 
     def ioctl(self, host_fd: int, request: int, arg: Buffer | None) -> int:
         """Host.ioctl: the answer is written into ``arg``, which keeps its length."""
-        self._notes = []
+        self.notes = []
         error, status = self._answer(request, arg, host_fd)
-        self.log.append(Entry(host_fd, request, *self._asked, error, status, tuple(self._notes)))
+        self.log.append(Entry(host_fd, request, *self._asked, error, status, tuple(self.notes)))
         return error
 
     def _answer(self, request: int, arg: Buffer | None, host_fd: int) -> tuple[int, int | None]:
-        table = "frontend" if request & 0xC000FF00 == _FRONTEND else "uvm"
+        table: Table = "frontend" if request & _NOT_SIZE_OR_NUMBER == _FRONTEND else "uvm"
         number = ioctl.number(request) if table == "frontend" else request
         self._asked = table, number
         rule: Rule | None = self._rules[table].get(number)
         handler = self._HANDLERS.get(rule.name) if rule is not None and table == "frontend" else None
-        if rule is not None and rule.handler in ("control", "alloc") and arg is not None:
-            name = "cmd" if rule.handler == "control" else "hClass"
-            at = rule.params.field(name).offset if isinstance(rule.params, CStruct) else 0
-            self._asked = rule.handler, int.from_bytes(arg.data[at : at + 4], "little")
+        inner = handler_of(rule).inner if rule is not None else None
+        if inner is not None and arg is not None:
+            self._asked = inner.table, int.from_bytes(arg.data[inner.offset : inner.offset + 4], "little")
         of = rule.params_at(self.version) if rule is not None else None
         if self._answers:
             answer = self._answers.popleft()
@@ -180,7 +129,7 @@ class FakeDriver:
             return nv.NV_ERR_INVALID_ARGUMENT
         if resource.kind == "client":
             return self._alloc_client(fields, host_fd)
-        status = self._place(fields.hRoot, fields.hObjectParent, fields.hObjectNew, resource.parents)
+        status = self.place(fields.hRoot, fields.hObjectParent, fields.hObjectNew, resource.parents)
         if status != nv.NV_OK:
             return status
         status = self._construct(fields.hRoot, fields.hClass, data)
@@ -188,41 +137,16 @@ class FakeDriver:
             return status
         params_bytes = bytes(data) if data is not None else b""
         deps = self._dependencies(fields.hClass, params_bytes)
-        fields.hObjectNew = self._add(
+        fields.hObjectNew = self.add(
             fields.hRoot, fields.hObjectNew, fields.hClass, fields.hObjectParent, resource.kind, params_bytes, deps
         )
         return nv.NV_OK
 
     def _alloc_client(self, fields: Any, host_fd: int) -> int:
-        handle = fields.hObjectNew or self._choose_client()
-        if handle in self._clients:
-            return nv.NV_ERR_INSERT_DUPLICATE_NAME
-        self._clients[handle] = {handle: FakeObject(handle, handle, nv.NV01_ROOT_CLIENT, "client", None, self.version)}
-        self._owners[handle] = host_fd
-        fields.hObjectNew, fields.hClass = handle, nv.NV01_ROOT_CLIENT
-        return nv.NV_OK
-
-    def _choose_client(self) -> int:
-        while self._next_client in self._clients:
-            self._next_client += 1
-        self._next_client += 1
-        return self._next_client - 1
-
-    def _place(self, client: int, parent: int, handle: int, parents: tuple[str, ...]) -> int:
-        """Whether a new resource may stand there: alloc_free.c:serverAllocResourceUnderLock()."""
-        handles = self._clients.get(client)
-        if handles is None:
-            return nv.NV_ERR_INVALID_CLIENT
-        if handle == client:
-            return nv.NV_ERR_INVALID_OBJECT_PARENT
-        above = handles.get(parent)
-        if above is None:
-            return nv.NV_ERR_OBJECT_NOT_FOUND
-        if above.lost:
-            return nv.NV_ERR_RESOURCE_LOST
-        if parents != classes.ANY and above.kind not in parents:
-            return nv.NV_ERR_INVALID_OBJECT_PARENT
-        return nv.NV_ERR_INSERT_DUPLICATE_NAME if handle in handles else nv.NV_OK
+        status, handle = self.add_client(fields.hObjectNew, host_fd)
+        if status == nv.NV_OK:
+            fields.hObjectNew, fields.hClass = handle, nv.NV01_ROOT_CLIENT
+        return status
 
     def _construct(self, client: int, hclass: int, data: bytearray | None) -> int:
         if hclass == nv.NV_EVENT_BUFFER and data is not None:
@@ -244,30 +168,11 @@ class FakeDriver:
             return ()
         return tuple(int.from_bytes(params[s.offset : s.offset + s.size], "little") for s in plan(of).depends)
 
-    def _add(
-        self, client: int, handle: int, hclass: int, parent: int, kind: str, params: bytes, deps: tuple[int, ...] = ()
-    ) -> int:
-        handles = self._clients[client]
-        if not handle:
-            while self._next_handle in handles:
-                self._next_handle += 1
-            handle = self._next_handle
-            self._next_handle += 1
-        above = handles[parent]
-        new = handles[handle] = FakeObject(client, handle, hclass, kind, above, self.version, params)
-        above.children[new] = None
-        for dep in deps:
-            other = handles.get(dep)
-            if other is not None and other is not new:
-                other.dependants[new] = None
-                new.depends_on.append(other)
-        return handle
-
     def _alloc_memory(self, arg: Buffer, fields: Any, host_fd: int) -> int:
         params = fields.params
-        status = self._place(params.hRoot, params.hObjectParent, params.hObjectNew, ("device", "subdevice"))
+        status = self.place(params.hRoot, params.hObjectParent, params.hObjectNew, ("device", "subdevice"))
         if status == nv.NV_OK:
-            params.hObjectNew = self._add(
+            params.hObjectNew = self.add(
                 params.hRoot, params.hObjectNew, params.hClass, params.hObjectParent, "leaf", b""
             )
         return status
@@ -276,9 +181,9 @@ class FakeDriver:
         if fields.function != nv.NVOS32_FUNCTION_ALLOC_SIZE:
             return nv.NV_OK
         handle = fields.data.AllocSize.hMemory
-        status = self._place(fields.hRoot, fields.hObjectParent, handle, ("device", "subdevice"))
+        status = self.place(fields.hRoot, fields.hObjectParent, handle, ("device", "subdevice"))
         if status == nv.NV_OK:
-            fields.data.AllocSize.hMemory = self._add(
+            fields.data.AllocSize.hMemory = self.add(
                 fields.hRoot, handle, nv.NV01_MEMORY_LOCAL_USER, fields.hObjectParent, "leaf", b""
             )
         return status
@@ -287,18 +192,18 @@ class FakeDriver:
         # hObjectParent is the client here: RmDeprecatedAllocContextDma().
         client = fields.hObjectParent
         memory = self.find(client, fields.hMemory)
-        if client in self._clients and memory is None:
+        if client in self.clients and memory is None:
             return nv.NV_ERR_OBJECT_NOT_FOUND
         parent = memory.parent.handle if memory is not None and memory.parent is not None else 0
-        status = self._place(client, parent, fields.hObjectNew, classes.ANY)
+        status = self.place(client, parent, fields.hObjectNew, classes.ANY)
         if status == nv.NV_OK:
-            fields.hObjectNew = self._add(
+            fields.hObjectNew = self.add(
                 client, fields.hObjectNew, fields.hClass, parent, "leaf", b"", (fields.hMemory,)
             )
         return status
 
     def _dup_object(self, arg: Buffer, fields: Any, host_fd: int) -> int:
-        if fields.hClient not in self._clients or fields.hClientSrc not in self._clients:
+        if fields.hClient not in self.clients or fields.hClientSrc not in self.clients:
             return nv.NV_ERR_INVALID_CLIENT
         source = self.find(fields.hClientSrc, fields.hObjectSrc)
         if source is None:
@@ -307,11 +212,11 @@ class FakeDriver:
             return nv.NV_ERR_RESOURCE_LOST
         if source.kind != "leaf":
             return nv.NV_ERR_INVALID_ARGUMENT
-        status = self._place(fields.hClient, fields.hParent, fields.hObject, classes.ANY)
+        status = self.place(fields.hClient, fields.hParent, fields.hObject, classes.ANY)
         if status == nv.NV_ERR_INVALID_OBJECT_PARENT:
             status = nv.NV_ERR_INVALID_OBJECT_HANDLE
         if status == nv.NV_OK:
-            fields.hObject = self._add(
+            fields.hObject = self.add(
                 fields.hClient, fields.hObject, source.hclass, fields.hParent, source.kind, source.params
             )
         return status
@@ -319,53 +224,23 @@ class FakeDriver:
     # NV_ESC_RM_FREE
 
     def _free(self, arg: Buffer, fields: Any, host_fd: int) -> int:
-        if fields.hRoot not in self._clients:
+        if fields.hRoot not in self.clients:
             return nv.NV_ERR_INVALID_CLIENT
         if fields.hObjectOld == fields.hRoot:
-            self._free_client(fields.hRoot)
+            self.free_client(fields.hRoot)
             return nv.NV_OK
         target = self.find(fields.hRoot, fields.hObjectOld)
         # rs_server.c: RS_COMPATABILITY_MODE makes freeing an unknown handle a success.
         if target is not None:
-            self._free_tree(target)
+            self.free_tree(target)
         return nv.NV_OK
-
-    def _free_client(self, client: int) -> None:
-        self._free_tree(self._clients[client][client])
-        del self._clients[client], self._owners[client]
-        self.os_events = {key for key in self.os_events if key[0] != client}
-
-    def _free_tree(self, target: FakeObject) -> None:
-        """Descendants go with their handles; what merely depends on one of them is lost, and its handle stays."""
-        family, stack = {target: None}, [target]
-        while stack:
-            for child in stack.pop().children:
-                if child not in family:
-                    family[child] = None
-                    stack.append(child)
-        going, stack = dict(family), list(family)
-        while stack:
-            top = stack.pop()
-            for dependant in (*top.dependants, *top.children):
-                if dependant not in going:
-                    going[dependant] = None
-                    stack.append(dependant)
-        for obj in going:
-            obj.lost = True
-            for other in obj.depends_on:
-                other.dependants.pop(obj, None)
-            obj.depends_on.clear()
-        for obj in family:
-            if obj.parent is not None:
-                obj.parent.children.pop(obj, None)
-            self._clients[obj.client].pop(obj.handle, None)
 
     # NV_ESC_RM_CONTROL
 
     def _control(self, arg: Buffer, fields: Any, host_fd: int) -> int:
         params = arg.pointers.get(nvos.NVOS54_PARAMETERS.field("params").offset)
         data = bytes(params.data) if isinstance(params, Buffer) else b""
-        if fields.hClient not in self._clients:
+        if fields.hClient not in self.clients:
             return nv.NV_ERR_INVALID_CLIENT
         if fields.cmd == NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO and isinstance(params, Buffer):
             return self._handle_info(fields.hClient, params.data)
@@ -413,7 +288,7 @@ class FakeDriver:
         return self._memory_status(fields.hClient, fields.hMemory)
 
     def _memory_status(self, client: int, memory: int) -> int:
-        if client not in self._clients:
+        if client not in self.clients:
             return nv.NV_ERR_INVALID_CLIENT
         found = self.find(client, memory)
         if found is None:
@@ -423,7 +298,7 @@ class FakeDriver:
     def _alloc_os_event(self, arg: Buffer, fields: Any, host_fd: int) -> int:
         key = fields.hClient, fields.fd
         if key in self.os_events:
-            return NV_ERR_INSUFFICIENT_RESOURCES
+            return nv.NV_ERR_INSUFFICIENT_RESOURCES
         self.os_events.add(key)
         return nv.NV_OK
 
@@ -454,7 +329,7 @@ class FakeDriver:
         return nv.NV_OK
 
     def _export_to_dmabuf_fd(self, arg: Buffer, fields: Any, host_fd: int) -> int:
-        if fields.hClient not in self._clients:
+        if fields.hClient not in self.clients:
             return nv.NV_ERR_INVALID_CLIENT
         if fields.fd < 0:
             fields.fd = self._next_fd

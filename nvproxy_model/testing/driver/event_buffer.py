@@ -7,15 +7,13 @@ src/nvidia/src/kernel/rmapi/event_buffer.c: eventbufferConstruct_IMPL() and even
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.fields import CStruct
 from nvproxy_model.structs import cl90cd, ctrl90cd, ctrl2080event, ctrl2080gr
 from nvproxy_model.structs.nvos import NV_MEMORY_ALLOCATION_PARAMS
-
-if TYPE_CHECKING:
-    from nvproxy_model.testing.driver.driver import FakeDriver, FakeObject
+from nvproxy_model.testing.driver.resources import FakeObject, Resources
 
 __all__ = ["CONTROLS", "construct", "dependencies"]
 
@@ -33,7 +31,7 @@ def dependencies(params: bytes) -> tuple[int, ...]:
     return tuple(filter(None, (fields.hBufferHeader, fields.hRecordBuffer, fields.hVardataBuffer)))
 
 
-def construct(driver: FakeDriver, client: int, params: bytearray) -> int:
+def construct(driver: Resources, client: int, params: bytearray) -> int:
     """The status of allocating class 0x90cd with these parameters, which an NV_OK clears the three addresses of."""
     of = cl90cd.NV_EVENT_BUFFER_ALLOC_PARAMETERS
     fields = of.parse(bytes(params))
@@ -44,7 +42,7 @@ def construct(driver: FakeDriver, client: int, params: bytearray) -> int:
     return status
 
 
-def _check(driver: FakeDriver, client: int, fields: Any) -> int:
+def _check(driver: Resources, client: int, fields: Any) -> int:
     if not fields.hBufferHeader:
         return nv.NV_ERR_NOT_SUPPORTED
     if not fields.hRecordBuffer or bool(fields.vardataBufferSize) != bool(fields.hVardataBuffer):
@@ -95,15 +93,15 @@ def _usable(memory: FakeObject, size: int) -> bool:
     return bool(protection == nv.NVOS32_ATTR2_PROTECTION_USER_READ_ONLY and fields.size >= size)
 
 
-Control = Callable[["FakeDriver", "FakeObject", bytes], int]
+Control = Callable[[Resources, FakeObject, bytes], int]
 
 
-def _enable(driver: FakeDriver, buffer: FakeObject, data: bytes) -> int:
+def _enable(driver: Resources, buffer: FakeObject, data: bytes) -> int:
     fields = ctrl90cd.NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS.parse(data)
     return nv.NV_ERR_INVALID_ARGUMENT if fields.flags & ~_FLAGS else nv.NV_OK
 
 
-def _update_get(driver: FakeDriver, buffer: FakeObject, data: bytes) -> int:
+def _update_get(driver: Resources, buffer: FakeObject, data: bytes) -> int:
     wanted = ctrl90cd.NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS.parse(data)
     has = cl90cd.NV_EVENT_BUFFER_ALLOC_PARAMETERS.parse(buffer.params)
     vardata = max(has.vardataBufferSize, 1)
@@ -111,19 +109,19 @@ def _update_get(driver: FakeDriver, buffer: FakeObject, data: bytes) -> int:
     return nv.NV_OK if in_bounds else nv.NV_ERR_INVALID_ARGUMENT
 
 
-def _flush(driver: FakeDriver, buffer: FakeObject, data: bytes) -> int:
+def _flush(driver: Resources, buffer: FakeObject, data: bytes) -> int:
     return nv.NV_OK
 
 
-def _never(driver: FakeDriver, buffer: FakeObject, data: bytes) -> int:
+def _never(driver: Resources, buffer: FakeObject, data: bytes) -> int:
     return nv.NV_ERR_NOT_SUPPORTED
 
 
-def _privileged(driver: FakeDriver, subdevice: FakeObject, data: bytes) -> int:
+def _privileged(driver: Resources, subdevice: FakeObject, data: bytes) -> int:
     return nv.NV_ERR_INSUFFICIENT_PERMISSIONS
 
 
-def _bind(driver: FakeDriver, subdevice: FakeObject, data: bytes) -> int:
+def _bind(driver: Resources, subdevice: FakeObject, data: bytes) -> int:
     # Every bind structure starts with the buffer's handle.
     handle = int.from_bytes(data[:4], "little")
     buffer = driver.find(subdevice.client, handle)
@@ -133,13 +131,13 @@ def _bind(driver: FakeDriver, subdevice: FakeObject, data: bytes) -> int:
     return nv.NV_OK if usable else nv.NV_ERR_INVALID_OBJECT_HANDLE
 
 
-def _bind_without_mig(driver: FakeDriver, subdevice: FakeObject, data: bytes) -> int:
+def _bind_without_mig(driver: Resources, subdevice: FakeObject, data: bytes) -> int:
     # kernel_graphics.c: the handle is looked up before MIG is asked about.
     status = _bind(driver, subdevice, data)
     return nv.NV_ERR_NOT_SUPPORTED if status == nv.NV_OK and driver.mig else status
 
 
-def _bind_video(driver: FakeDriver, subdevice: FakeObject, data: bytes) -> int:
+def _bind_video(driver: Resources, subdevice: FakeObject, data: bytes) -> int:
     # Numbered since 535, implemented from 545.29.06: no release of the tree between the two.
     return _bind(driver, subdevice, data) if driver.version.descends_from("550.40.07") else nv.NV_ERR_NOT_SUPPORTED
 

@@ -20,13 +20,14 @@ from nvproxy_model.errors import UnknownDriverVersion
 from nvproxy_model.fields import CStruct, Role, Scalar, Status
 from nvproxy_model.layout import Field, Layout, Leaf
 from nvproxy_model.policy.policy import Policy
+from nvproxy_model.rules import Table
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.trace.decode import layouts
 from nvproxy_model.trace.format import Record
 
 __all__ = ["TABLES", "Catalog", "Shape", "is_bits"]
 
-TABLES: Final[Mapping[str, str]] = {"fe": "frontend", "uvm": "uvm", "control": "control", "alloc": "alloc"}
+TABLES: Final[Mapping[str, Table]] = {"fe": "frontend", "uvm": "uvm", "control": "control", "alloc": "alloc"}
 """The kind of an ioctl in a trace -> the table of a policy."""
 
 _SUFFIX: Final = re.compile(r"_(?:ALLOC(?:ATION)?_)?(?:PARAMS|PARAMETERS)(?:_V\d+)?$")
@@ -127,7 +128,7 @@ class Catalog:
     def rules(self, kind: str) -> Mapping[int, Any]:
         """The rows of a kind by number; none for a kind that no table has."""
         table = TABLES.get(kind)
-        return getattr(self.policy, table) if table else {}
+        return self.policy.rules[table] if table else {}
 
     # Names
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from nvproxy_model import versions
 from nvproxy_model.abi.escapes import NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL
 from nvproxy_model.caps import SUPPORTED, Caps
+from nvproxy_model.fields import FileKind
 from nvproxy_model.policy.decision import Decision, GuestFile, Why
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.trace.decode.catalog import TABLES, Catalog
@@ -29,7 +30,7 @@ _REPLACED: Final = re.compile(r"/dev/(nvidia-caps(?:-imex-channels)?)/")
 
 
 class _File(NamedTuple):
-    kind: str
+    kind: FileKind
     host_fd: int
 
 
@@ -40,7 +41,7 @@ class _Files:
 
     def __init__(self, paths: DescriptorMap) -> None:
         self._paths = paths
-        self.proved: str | None = None
+        self.proved: FileKind | None = None
 
     def get(self, fd: int, /) -> GuestFile | None:
         path = self._paths.get(fd)
@@ -126,7 +127,7 @@ class _Judge:
         if key in self._fixed:
             return self._fixed[key]
         entry = self.policy.entry(TABLES[kind], number)
-        decision = entry if isinstance(entry, Decision) else None
+        decision = entry.decision if entry.decide is None else None
         if len(self._fixed) < DISTINCT_LIMIT:
             self._fixed[key] = decision
         return decision
@@ -251,12 +252,13 @@ class Check:
         if (
             decision is not None
             and decision.why is Why.FD
+            and decision.facts is not None
+            and decision.facts.found is None
             and not rec.err
             and not rec.status
-            and "not open" in str(decision.detail)
         ):
             # The host took the descriptor, so the program had it.
-            files.proved = str(decision.detail[1]).rpartition("not a ")[2].removesuffix(" file")
+            files.proved = decision.facts.file
             again = self._judge.decide(rec, files)
             if again is not None and again.allowed:
                 self.supplied += 1
@@ -374,7 +376,7 @@ def minimal_caps(check: Check) -> tuple[Caps | None, list[Row]]:
             continue
         if row.kind in ("control", "alloc"):
             needs.add(Caps.COMPUTE | Caps.UTILITY)
-        rule = getattr(check.policy, table).get(row.number)
+        rule = check.policy.rules[table].get(row.number)
         if rule is not None and not rule.rejected:
             needs.add(rule.caps)
     if not needs:

@@ -22,9 +22,9 @@ from nvproxy_model.abi.escapes import (
     NV_ESC_RM_VID_HEAP_CONTROL,
 )
 from nvproxy_model.errors import MemoryFault
-from nvproxy_model.fields import CStruct, Fd
-from nvproxy_model.policy.decide import plan
+from nvproxy_model.fields import CStruct, Fd, FileKind
 from nvproxy_model.policy.decision import Decision, Why
+from nvproxy_model.policy.plan import plan
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.session.ports import Buffer, File, Files
 from nvproxy_model.session.session import Session
@@ -46,7 +46,6 @@ _ALLOC: Final = struct.Struct("<IIIIQQIII4x")
 _OLD_ALLOC: Final = struct.Struct("<IIIIQII")
 _FREE: Final = struct.Struct("<IIII")
 _DUP: Final = struct.Struct("<IIIIIII")
-_ROOTS: Final = (0, 1, 0x41)
 
 
 class _Places(NamedTuple):
@@ -239,10 +238,14 @@ class Replay:
             process = self._processes[pid] = _Process(Session(self.policy, self._memory, fds, self._host), fds)
         return process
 
-    def _file(self, path: str | None, kind: str | None = None) -> File:
+    def _file(self, path: str | None, kind: FileKind | None = None) -> File:
         self._next_host_fd += 1
         control = path in (None, "/dev/nvidiactl")
         return File(kind or device_kind(path), self._next_host_fd, control_device=control)
+
+    def _is_client(self, hclass: int) -> bool:
+        rule = self.policy.alloc.get(hclass)
+        return rule is not None and rule.handler == "root_client"
 
     def _add(self, steps: list[Step], rec: Record, text: str) -> None:
         if len(steps) < _LISTED:
@@ -408,7 +411,7 @@ class Replay:
         top = rec.top or b""
         if rec.kind == "alloc" and not rec.status and len(top) in (_ALLOC.size, _OLD_ALLOC.size):
             root, parent, new, hclass = struct.unpack_from("<IIII", top)
-            if hclass in _ROOTS:
+            if self._is_client(hclass):
                 graph.add_client(new, hclass, process.fds.get(rec.fd))
             else:
                 graph.add(root, new, hclass, parent)
@@ -459,8 +462,8 @@ class Replay:
         graph = process.session.graph
         if rec.kind == "alloc" and not rec.status and len(top) >= 16:
             root, parent, new, hclass = struct.unpack_from("<IIII", top)
-            client = new if hclass in _ROOTS else root
-            self._objects[client, new] = (hclass, 0 if hclass in _ROOTS else parent)
+            client = new if self._is_client(hclass) else root
+            self._objects[client, new] = (hclass, 0 if client == new else parent)
             self._known.add((client, new))
         elif (
             rec.kind == "fe" and rec.key == NV_ESC_RM_DUP_OBJECT and len(top) == _DUP.size and not _DUP.unpack(top)[-1]

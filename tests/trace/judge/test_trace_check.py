@@ -79,7 +79,7 @@ def from_check(check: Check) -> Counter[tuple[str, str, int, str]]:
         # Arguments are judged by more than the tables: here they count as what the tables say of their number.
         group = (
             "admitted"
-            if row.group == "argument" or (row.group == "host-refused" and "not open" in row.reason)
+            if row.group == "argument" or (row.group == "host-refused" and "no open file" in row.reason)
             else row.group
         )
         if row.count:
