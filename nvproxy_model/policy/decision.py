@@ -181,11 +181,16 @@ class Decision(NamedTuple):
         return self.call.number
 
     @property
+    def detail(self) -> str:
+        """The facts in words: the field, its value, what was wanted and what was found; "" if there are none."""
+        return "" if self.facts is None else _words_of(self.why, self.facts)
+
+    @property
     def reason(self) -> str:
         """One line: version, table, number, name, struct and field, and the rule that decided."""
         parts = [str(self.call), self.why.value]
         if self.facts is not None:
-            parts.append(_words_of(self.why, self.facts))
+            parts.append(self.detail)
         elif self.call.rule is not None and self.call.rule.why:
             parts.append(self.call.rule.why)
         answer = (

@@ -281,7 +281,7 @@ class Policy:
         if name is not None:
             if self.windows == "allow" or (not isinstance(self.windows, str) and number in self.windows):
                 return Decision(Verdict.ALLOW, Why.WINDOW, call, facts=Facts(name))
-            return refuse(call, Why.WINDOW, NV_ERR_NOT_SUPPORTED, Facts(f"{name}, closed by this policy"))
+            return refuse(call, Why.WINDOW, NV_ERR_NOT_SUPPORTED, Facts(name, found="a policy that closes it"))
         elsewhere = _elsewhere(table).get(number)
         if elsewhere is None:
             return refuse(call, Why.UNKNOWN, _UNKNOWN_STATUS[table])

@@ -22,7 +22,7 @@ def sentence(answer: Mapping[str, Any], policy: Policy, decision: Decision) -> s
     what = f"{noun} {answer['hex']}" if answer["name"] is None else f"{answer['name']} ({noun} {answer['hex']})"
     if decision.allowed:
         if decision.why is Why.WINDOW:
-            return f"admitted without a look at it: {what} is in the bypass window {decision.detail[0]}"
+            return f"admitted without a look at it: {what} is in the bypass window {_window(decision)}"
         if answer["conditional"]:
             return f"admitted, subject to its fields: {what}"
         return f"admitted: {what}"
@@ -44,13 +44,17 @@ def _cause(what: str, answer: Mapping[str, Any], policy: Policy, decision: Decis
     if decision.why is Why.OPT_IN:
         return f"{what} needs an opt-in of the embedder"
     if decision.why is Why.WINDOW:
-        return f"{what} is in the bypass window {decision.detail[0]}, which is closed here"
+        return f"{what} is in the bypass window {_window(decision)}, which is closed here"
     if decision.why is Why.SIZE:
-        return f"{what} with this size: {', '.join(map(str, decision.detail))}"
+        return f"{what} with this size: {decision.detail}"
     if decision.why is Why.REFUSED:
         why = decision.rule.why if decision.rule is not None else ""
         return f"nvproxy always refuses {what}" + (f": {why}" if why else "")
-    return f"{what}: {decision.why.value}" + "".join(f": {part}" for part in decision.detail)
+    return f"{what}: {decision.why.value}" + (f": {decision.detail}" if decision.facts is not None else "")
+
+
+def _window(decision: Decision) -> str:
+    return decision.facts.field if decision.facts is not None else "unknown"
 
 
 def _releases(answer: Mapping[str, Any]) -> str:
