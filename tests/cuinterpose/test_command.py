@@ -1,0 +1,76 @@
+"""What a reader of cuinterpose meets first: help at every width, documented names, and what the page says is left out."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from cuinterpose import surface
+from tests import ROOT
+from tests.cuinterpose.shim_world import Command
+
+COMMANDS = ["", "run", "doctor", "ticket", "ticket show", "conform", "peers"]
+MODULES = sorted(path.stem for path in (ROOT / "cuinterpose").glob("*.py") if path.stem != "__init__")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits(command: Command, name: str, columns: int) -> None:
+    done = command(*name.split(), "--help", COLUMNS=str(columns))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    assert "examples:\n  cuinterpose " in done.stdout
+
+
+@pytest.mark.parametrize("name", ["", "ticket"])
+def test_no_command_shows_the_help(command: Command, name: str) -> None:
+    done = command(*name.split())
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout == command(*name.split(), "--help").stdout
+
+
+def test_version(command: Command) -> None:
+    done = command("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"cuinterpose \d+\.\S+\n", done.stdout)
+
+
+def _public(node: ast.AST, prefix: str = "") -> list[str]:
+    found = []
+    for child in getattr(node, "body", []):
+        if isinstance(child, ast.FunctionDef | ast.ClassDef) and not child.name.startswith("_"):
+            found.append(prefix + child.name)
+            found += _public(child, f"{prefix}{child.name}.") if isinstance(child, ast.ClassDef) else []
+    return found
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_public_names_are_documented(name: str) -> None:
+    """Under help(): modules, classes, functions, methods and properties; the members of an enum in its class's docstring."""
+    module = import_module(f"cuinterpose.{name}")
+    assert inspect.getdoc(module)
+    for dotted in _public(ast.parse(Path(str(module.__file__)).read_text())):
+        thing = module
+        for part in dotted.split("."):
+            thing = inspect.getattr_static(thing, part)  # type: ignore[assignment]
+        documented = inspect.getdoc(thing)
+        assert documented, f"{name}.{dotted}"
+        if isinstance(thing, type) and issubclass(thing, Enum):
+            for member in thing:
+                assert re.search(rf"\b{member.name}\b", documented), f"{name}.{dotted}.{member.name}"
+
+
+def test_what_the_page_calls_left_out_is() -> None:
+    """docs/cuinterpose.md names functions outside the surface: legacy IPC, cuInit, pools, logical endpoints."""
+    page = (ROOT / "docs" / "cuinterpose.md").read_text()
+    table = page[page.index("### Not in the surface") : page.index("## run")]
+    named = set(re.findall(r"`(cu[A-Z]\w+)", table))
+    assert {"cuIpcGetMemHandle", "cuIpcOpenMemHandle", "cuInit", "cuMemPoolExportPointer"} <= named
+    assert any(name.startswith("cuLogicalEndpoint") for name in named)
+    assert not named & set(surface.DRIVER)
