@@ -74,6 +74,7 @@ ARROWS: dict[str, set[str]] = {
         "rules",
         "session",
         "structs",
+        "task_memory",
     },
     "naming": set(),
     "notification": {"errors", "kernel"},
@@ -84,6 +85,7 @@ ARROWS: dict[str, set[str]] = {
     "seccomp": {"policy"},
     "session": {"abi", "errors", "fields", "ioctl", "lazy", "policy", "structs"},
     "structs": {"fields"},
+    "task_memory": {"errors"},
     "testing": {"abi", "errors", "fields", "ioctl", "policy", "rules", "session", "structs", "versions"},
     "tools": {
         "",
@@ -183,6 +185,7 @@ ARROWS: dict[str, set[str]] = {
         "kernel",
         "notification",
         "printable",
+        "task_memory",
         "trace.decode",
         "trace.devices",
         "trace.format",

@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from nvproxy_model import task_memory as memory
 from nvproxy_model.errors import MemoryFault, NvproxyError
-from nvproxy_model.live import memory, questions
+from nvproxy_model.live import questions
 from nvproxy_model.live.files import OpenFile, OpenFiles
 from nvproxy_model.live.guardian import Tree
 from nvproxy_model.live.host import Driver

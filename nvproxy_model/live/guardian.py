@@ -21,8 +21,8 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from nvproxy_model import kernel
+from nvproxy_model import task_memory as memory
 from nvproxy_model.errors import NvproxyError
-from nvproxy_model.live import memory
 from nvproxy_model.live.filter import program as watched
 from nvproxy_model.notification import Listener, NotifyError, install
 

@@ -7,8 +7,8 @@ import os
 import threading
 from typing import Protocol
 
+from nvproxy_model import task_memory as memory
 from nvproxy_model.errors import MemoryFault
-from nvproxy_model.live import memory
 from nvproxy_model.live.files import OpenFile, OpenFiles
 from nvproxy_model.live.in_place import Place
 from nvproxy_model.notification import Listener, Request

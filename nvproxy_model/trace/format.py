@@ -308,9 +308,10 @@ def header(obj: Mapping[str, Any]) -> Header:
 class Writer:
     """Writes one trace: the header at once; when closed ``end`` with the count, or ``lost`` where something is missing."""
 
-    def __init__(self, out: IO[bytes], head: Header) -> None:
+    def __init__(self, out: IO[bytes], head: Header, raw: IO[bytes] | None = None) -> None:
         import orjson
 
+        self._raw = raw
         self._dumps = orjson.dumps
         self._option = orjson.OPT_APPEND_NEWLINE
         self._out = out
@@ -330,6 +331,12 @@ class Writer:
         """One record, as its JSON object."""
         self._write(obj)
         self.records += 1
+
+    def flush(self) -> None:
+        """Everything up to here into the file, for a writer that may be killed."""
+        self._out.flush()
+        if self._raw is not None:
+            self._raw.flush()
 
     def lose(self, problems: Problems) -> None:
         """What should be in the trace and is not. With any, every reader reports the trace as incomplete."""
@@ -377,7 +384,7 @@ def writing(path: Path | str, head: Header) -> Iterator[Writer]:
         else:
             out = raw
         try:
-            writer = Writer(out, head)
+            writer = Writer(out, head, raw)
             yield writer
             writer.end()
         finally:

@@ -86,6 +86,8 @@ class Arguments:
         if error:
             record["err"] = error
         after = read(top.address, len(top.data)) if top is not None else None
+        if top is not None and after is None:
+            record["fault"] = True
         if after is not None and status != table.NONE and not error:
             record["status"] = hex(int.from_bytes(after[status : status + 4], "little"))
         if self.values:

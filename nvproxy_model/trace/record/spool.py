@@ -15,6 +15,7 @@ from nvproxy_model.trace.format import TRUNCATED, UNFINISHED
 from nvproxy_model.trace.lines import Problems
 from nvproxy_model.trace.record import mapped
 from nvproxy_model.trace.record.mapped import Head
+from nvproxy_model.trace.record.processes import text
 
 __all__ = ["MAGIC", "Seen", "frames", "keeps_values", "records"]
 
@@ -70,10 +71,6 @@ class Seen:
     unfinished: int = 0
     faults: int = 0
     truncated: int = 0
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
 
 
 def _frame(data: bytes) -> Frame:
@@ -217,7 +214,7 @@ def frames(raw: IO[bytes], problems: Problems) -> Iterator[Frame]:
 
 def _ioctl(enter: Frame, leave: Frame | None, start: int, values: bool) -> dict[str, Any]:
     kind = _SPACES[enter.space] if enter.space < len(_SPACES) else "other"
-    dev = _text(enter.text)
+    dev = text(enter.text)
     if kind == "other" and ioctl_kind(dev) != "other":
         kind = ioctl_kind(dev)
     record: dict[str, Any] = {
@@ -279,7 +276,7 @@ class _Programs:
         if frame.err:
             table.pop(frame.pid, None)
         elif len(table) < _PROGRAMS:
-            table[frame.pid] = (frame.time, _text(frame.text) or "(by descriptor)", frame.flags)
+            table[frame.pid] = (frame.time, text(frame.text) or "(by descriptor)", frame.flags)
 
     def spoke(self, frame: Frame) -> None:
         for table, key in ((self._spoke, frame.pid), (self._children, frame.args[0])):
@@ -336,7 +333,7 @@ def records(
             if frame.flags & SHELL:
                 continue
         elif frame.type == PROCESS:
-            command = printable(_text(frame.text.rstrip(b"\0").replace(b"\0", b" ")))
+            command = printable(text(frame.text.rstrip(b"\0").replace(b"\0", b" ")))
             if len(seen.processes) < _PROGRAMS:
                 seen.processes[frame.pid] = command
             if not frame.flags & FORKED:
@@ -354,21 +351,21 @@ def records(
 
 
 def _other(frame: Frame, start: int) -> dict[str, Any]:
-    text = _text(frame.text)
+    path = text(frame.text)
     record: dict[str, Any] = {"t": frame.time - start, "pid": frame.pid, "tid": frame.tid}
     if frame.type == PROCESS:
-        command = [_text(word) for word in frame.text.rstrip(b"\0").split(b"\0")]
+        command = [text(word) for word in frame.text.rstrip(b"\0").split(b"\0")]
         how = "fork" if frame.flags & FORKED else "exec"
         return {"k": "process", **record, "ppid": frame.args[0], "how": how, "command": command}
     if frame.type == EXEC:
-        record |= {"k": "exec", "path": text or "(by descriptor)"}
+        record |= {"k": "exec", "path": path or "(by descriptor)"}
     elif frame.type == MMAP:
         record |= {
             "k": "mmap",
             "d": frame.args[1],
             "fd": frame.fd,
             "ret": -1 if frame.err else 0,
-            "dev": text,
+            "dev": path,
             "addr": frame.args[0],
             "len": frame.args[2],
             "prot": frame.request,
@@ -379,7 +376,7 @@ def _other(frame: Frame, start: int) -> dict[str, Any]:
     else:
         name = {OPEN: "open", FD: "fd", CLOSE: "close", DUP: "dup"}[frame.type]
         record |= {"k": name, "d": frame.args[1], "fd": frame.fd, "ret": frame.ret}
-        record["path" if frame.type == OPEN else "dev"] = text
+        record["path" if frame.type == OPEN else "dev"] = path
         if frame.type == OPEN:
             record["flags"] = frame.args[0]
     if frame.err:

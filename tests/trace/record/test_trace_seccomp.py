@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import platform
 import re
 import subprocess
@@ -166,3 +167,103 @@ def test_system_call_numbers_are_the_compiler_s(machine: str, programs: Any, tmp
     text = subprocess.run([programs.cc, "-E", "-P", source], capture_output=True, text=True, check=True).stdout
     values = dict(re.findall(r"X_(\w+)\s*=\s*(\d+)", text))
     assert {name: int(values[name]) for name in names} == dict(SYSCALLS[machine])
+
+
+DISK = """
+import os, resource, sys
+from pathlib import Path
+from nvproxy_model.trace.record import seccomp
+how, out, *command = sys.argv[1:]
+if how == "fsize":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
+if how == "broken":
+    count = 0
+    def look(self, request, real=seccomp._Recorder.look):
+        global count
+        count += 1
+        if count % 3 == 0:
+            raise ValueError("an accident \\x1b")
+        real(self, request)
+    seccomp._Recorder.look = look
+outcome = seccomp.record(command, Path(out), driver="580.126.20")
+print("\\n", outcome.status, outcome.seen.ioctls, outcome.problems.kept)
+"""
+
+
+@pytest.mark.parametrize("how", ["fsize", "full", "broken"])
+def test_it_goes_on_answering(how: str, with_nodes: Nodes, programs: Any, tmp_path: Path) -> None:
+    """A full disk, a limit on file sizes, an exception: the program notices nothing, and the trace says what it lacks."""
+    out = tmp_path / "run.jsonl"
+    command = [sys.executable, "-c", DISK, how, str(out), str(programs.attack()), "plain", "400"]
+    if how == "full":
+        (tmp_path / "disk").mkdir()
+        out = tmp_path / "disk" / "run.jsonl"
+        kept = tmp_path / "run.jsonl"
+        command[4] = str(out)
+        quoted = " ".join(f"'{word}'" for word in command[3:])
+        script = tmp_path / "disk.py"
+        script.write_text(DISK)
+        shell = (
+            f"mount -t tmpfs -o size=64k none {tmp_path}/disk && {sys.executable} {script} {quoted}; cp {out} {kept}"
+        )
+        done = with_nodes("sh", "-c", shell)
+        out = kept
+    else:
+        done = with_nodes(*command)
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["fd 3", "alive -22"], done.stderr  # EINVAL: the nodes are other devices
+    status, ioctls, problems = lines[3].split(" ", 3)[1:]
+    assert status == "0"
+    reader = Reader(out)
+    found = sum(rec.k == "ioctl" for rec in reader)
+    assert not reader.complete
+    assert 0 < found <= int(ioctls) < 400
+    if how == "broken":
+        assert found == int(ioctls)
+        assert "could not be recorded: ValueError: an accident \\\\x1b" in problems
+        assert reader.problems.count == 11  # ten of them, and their number
+    else:
+        assert {"fsize": "File too large", "full": "No space left on device"}[how] in problems
+        assert (
+            f"{400 - int(ioctls)} calls could not be recorded" in problems or "calls could not be recorded" in problems
+        )
+
+
+def test_after_an_exec_by_another_thread_the_arguments_are_the_new_program_s(
+    with_nodes: Nodes, programs: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "run.jsonl"
+    runner = tmp_path / "runner"
+    runner.write_text(f"#!/bin/sh\nexec {programs.program} calls 5\n")
+    runner.chmod(0o755)
+    command = (str(programs.attack()), "start", "thread", str(runner))
+    done = with_nodes(sys.executable, "-c", DRIVE, str(out), "values", *command)
+    assert done.returncode == 0, done.stderr
+    calls = [rec for rec in Reader(out) if rec.k == "ioctl"]
+    assert [(rec.kind, rec.key, len(rec.par0 or b"")) for rec in calls] == [("control", 0x20800102, 64)] * 5
+    assert [rec.dev for rec in Reader(out) if rec.k == "open"] == ["/dev/nvidiactl"] * 2
+
+
+def test_bytes_that_are_not_text(with_nodes: Nodes, programs: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    name = os.fsdecode(b"\xff")
+    command = (str(programs.attack()), "bytes", "3", name)
+    done = with_nodes(sys.executable, "-c", DRIVE, str(out), "values", *command)
+    assert done.returncode == 0, done.stderr
+    reader = Reader(out)
+    records = list(reader)
+    assert reader.complete
+    assert reader.header.command[-1] == "\\xff"
+    assert next(rec.raw["command"][-1] for rec in records if rec.k == "process") == "\\xff"
+    assert [rec.dev for rec in records if rec.k == "open"][1] == "/dev/nvidia\\xff\x1b[31m"
+    assert sum(rec.k == "ioctl" for rec in records) == 3
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.zst", "jsonl.gz"])
+def test_a_killed_supervisor_leaves_what_it_had(ending: str, with_nodes: Nodes, programs: Any, tmp_path: Path) -> None:
+    out = tmp_path / f"run.{ending}"
+    slow = f"for i in 1 2 3 4 5 6 7 8 9; do {programs.program} calls 20; sleep 0.1; done; kill -9 $PPID"
+    with_nodes(sys.executable, "-c", DRIVE, str(out), "values", "sh", "-c", slow)
+    reader = Reader(out)
+    assert sum(rec.k == "ioctl" for rec in reader) >= 40
+    assert not reader.complete
