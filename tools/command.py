@@ -62,6 +62,7 @@ class Command:
 
     ``exits`` maps each exit status to its meaning. ``schemas`` are those of its JSON documents. ``notes`` are further sections
     of the help: a title, and terms with their explanations. ``module`` is where ``run`` is, if not under the command's name.
+    ``failure`` is the exit status of a mistake and of a failure of our own.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Command:
     schemas: tuple[str, ...] = ()
     notes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     module: str = ""
+    failure: int = UNKNOWN
 
     def each(self) -> Iterator[Argument]:
         """All arguments, those of a `OneOf` one by one."""
@@ -96,10 +98,12 @@ class Program:
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the command; returns its exit status, or raises SystemExit as argparse does."""
+        arguments = list(sys.argv[1:] if argv is None else argv)
         try:
             with _closed_pipe_is_silent():
-                return self._run(list(sys.argv[1:] if argv is None else argv))
+                return self._run(arguments)
         except Failure as failure:
+            failure.code = next((c.failure for c in self.commands if arguments[:1] == [c.name]), UNKNOWN)
             # A hostile name may hold control characters.
             line = re.sub(
                 r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", lambda c: ascii(c[0])[1:-1], failure.message

@@ -103,7 +103,8 @@ class Broker:
     ``host`` performs calls (the machine's driver), from several threads at once; ``nodes`` knows device nodes; ``in_place`` is what
     runs in the program. ``observe``: everything does, and refusals are only reported. ``expose`` names nodes to show that nvproxy
     hides. ``harmless`` is (table, number), or ("open", path), of refusals that programs are known to live with; at the first other
-    one ``fail_fast`` ends the tree. ``closed`` is told the host's number of each file that has ended.
+    one ``fail_fast`` ends the tree. ``refused`` is called with each of those once, ``say`` with what went wrong here, ``closed``
+    with the host's number of each file that has ended.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Broker:
         recorder: Recorder | None = None,
         closed: Callable[[int], None] | None = None,
         say: Callable[[str], None] = lambda line: None,
+        refused: Callable[[str], None] | None = None,
     ) -> None:
         self.policy = policy
         self.observe = observe
@@ -136,6 +138,7 @@ class Broker:
         self._recorder = recorder
         self._closed = closed
         self._say = say
+        self._refused = refused
         program = Program(self)
         self.session = Session(policy, program, program, self)
         self.graph = _Objects(self._named, self.tally.lost)
@@ -345,6 +348,8 @@ class Broker:
 
     def _ended_at(self, text: str) -> bool:
         """Whether the tree ends at this refusal. The call then gets no answer, so the program does not go on from it."""
+        if self._refused is not None:
+            self._refused(text)
         if not self._fail_fast:
             return False
         if self.failed_fast is None:

@@ -38,6 +38,11 @@ _PROBE: Final = ctypes.create_string_buffer(b"what a child of ours holds at the 
 class StartError(NvproxyError):
     """The program could not be started; ``errno`` says why."""
 
+    @property
+    def not_found(self) -> bool:
+        """Whether there is no such program, rather than one that cannot be run."""
+        return self.errno == errno.ENOENT
+
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
         self.errno = number
@@ -169,10 +174,13 @@ def _receive(channel: socket.socket) -> tuple[bytes, int, list[int]]:
 
 def _refusal(number: int) -> str:
     """Why the filter could not be installed, and the way out, in one line."""
+    release = os.uname().release
+    if number and (release == "4.4.0" or "gvisor" in release.lower()):
+        return "inside gVisor, whose seccomp has no user notification; nvproxy itself judges there: nvproxy-trace record shows how"
     if number == errno.EBUSY:
         return "another supervisor already watches this process (one listener a process): run it outside of that"
     if number == errno.EINVAL:
-        return f"the kernel has no SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (5.19; this is {os.uname().release})"
+        return f"the kernel has no SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (5.19; this is {release})"
     if number in (errno.EPERM, errno.EACCES, errno.ENOSYS):
         return f"seccomp(2) is forbidden here ({os.strerror(number)}): a container's or a sandbox's own filter"
     return f"seccomp user notification is not available: {os.strerror(number) if number else 'the child died'}"

@@ -96,23 +96,21 @@ class Report:
     def lines(self) -> Iterator[str]:
         """The end of a run, for a terminal."""
         tally = self.tally
-        verb = "would refuse" if self.observe else "refused"
-        count = sum(r.count for r in self.refused)
         decided = sum(tally.decided.values())
         version, caps = tally.policy.version.name, str(tally.policy.caps) or "no capabilities"
-        if not decided and not count:
+        calls = sum(r.count for r in self.refused if r.table != "open")
+        opens = sum(r.count for r in self.refused if r.table == "open")
+        if not decided and not opens:
             yield "no call reached an NVIDIA device"
             return
-        yield f"{decided} driver calls under {version} with {caps}: nvproxy {verb} {count or 'none'} of them and of the opens"
+        verb = "would refuse" if self.observe else "refused"
+        more = f" and {opens} opens of devices" if opens else ""
+        yield f"{decided} driver calls under {version} with {caps}; nvproxy {verb} {calls or 'none'} of them{more}"
         for refusal in self.refused:
-            known = " (programs are known to go on without it)" if refusal.harmless else ""
-            yield (
-                f"  {refusal.count:>6}  {self.title(refusal)}: {refusal.answer}; would pass with {refusal.way_out}{known}"
-                if (refusal.admits)
-                else f"  {refusal.count:>6}  {self.title(refusal)}: {refusal.answer}; {refusal.way_out}{known}"
-            )
+            known = " (programs go on without it)" if refusal.harmless else ""
+            yield f"  {refusal.count:>6}  {self.title(refusal)}: {refusal.answer}; {refusal.way_out}{known}"
         for refusal in self.driver:
-            yield f"  {refusal.count:>6}  {self.title(refusal)}: {refusal.answer} by the driver itself, outside a sandbox too"
+            yield f"  {refusal.count:>6}  {self.title(refusal)}: {refusal.answer} from the driver itself, so outside a sandbox too"
         yield from self._capability_lines()
         if self.observe:
             yield "what a checkpoint could not bring back is not known when calls are only observed"
@@ -164,7 +162,7 @@ class Report:
             "## Refused\n",
         ]
         if self.refused:
-            parts += ["| calls | what | answer | passes with | |", "| ---: | --- | --- | --- | --- |"]
+            parts += ["| calls | what | answer | why, or what admits it | |", "| ---: | --- | --- | --- | --- |"]
             for refusal in self.refused:
                 remark = self._note(refusal) or ("programs go on without it" if refusal.harmless else "")
                 parts.append(

@@ -44,12 +44,10 @@ class Refusal:
     def way_out(self) -> str:
         """What would let it pass, in words."""
         if self.by == "driver":
-            return "nothing: the driver refuses it outside a sandbox too"
+            return "the driver refuses it outside a sandbox too"
         if self.table == "open":
-            return "--expose, to see what depends on it; nvproxy itself has no such device"
-        if self.admits:
-            return " or ".join(self.admits)
-        return self.why
+            return "nvproxy has no such device"
+        return f"passes with {' or '.join(self.admits)}" if self.admits else self.why
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nvproxy_model.naming import TABLES
 from nvproxy_model.tools.arguments import ALLOW_UNSUPPORTED, CAPS, PROFILE, driver, formats, table
-from nvproxy_model.tools.command import Command, Example, Program, argument
+from nvproxy_model.tools.command import Command, Example, OneOf, Program, argument
 
 __all__ = ["PROGRAM", "main"]
 
@@ -109,6 +109,65 @@ PROGRAM = Program(
             ),
             ("nvproxy-policy/caps/1",),
         ),
+        Command(
+            "run",
+            "run a program under nvproxy's rules, without gVisor",
+            "Runs CMD as it is and decides every driver call that it or its children make as nvproxy would. A refused call gets "
+            "nvproxy's answer; an admitted one is performed here, from a copy of its bytes, with descriptors translated, and its "
+            "result is written back. A few calls bind to the process that makes them: they are decided, then run in the program. "
+            "Device nodes that nvproxy does not expose are not there. At the end: what was refused and what would admit it, the "
+            "smallest capability set, what a checkpoint could not bring back.\n\n"
+            "It needs an NVIDIA driver, Linux 5.19 and access to one's own children: no privilege, in Docker --cap-add SYS_PTRACE. "
+            "Setuid programs run as their caller, unless the caller is privileged. It is a compatibility tool, not a sandbox: see "
+            "docs/threat-model.md.",
+            (
+                Example("nvproxy-policy run -- python3 train.py"),
+                Example("nvproxy-policy run --caps compute,utility,profiling --report run.md -- nsys profile ./app"),
+                Example("nvproxy-policy run --strict --observe --driver 570.195.03 -- ./app"),
+                Example("nvproxy-policy run --record run.jsonl.zst -- nvidia-smi"),
+            ),
+            {
+                0: "and every other status: the program's own, 128 + N for signal N",
+                1: "in place of 0 with --strict, or with --fail-fast: a call was refused that is not known as harmless",
+                125: "could not run it: a mistake, no driver, or no right to watch",
+                126: "CMD cannot be executed",
+                127: "CMD is not there",
+            },
+            (
+                driver("host", "whose rules: the machine's driver, or a release with the same layouts (default: host)"),
+                CAPS,
+                PROFILE,
+                ALLOW_UNSUPPORTED,
+                argument(
+                    "--windows",
+                    metavar="W",
+                    default="allow",
+                    help="controls that nvproxy passes unexamined: allow, deny, or the numbers to allow (default: allow)",
+                ),
+                argument(
+                    "--expose",
+                    metavar="NODE",
+                    action="append",
+                    default=[],
+                    help="show a device node that nvproxy hides, such as /dev/nvidia-uvm-tools; may be repeated",
+                ),
+                argument("--record", metavar="FILE", type=Path, help="write a trace: gzip or zstd by its ending (.gz, .zst)"),
+                argument("--report", metavar="FILE", type=Path, help="write the report: Markdown for .md, else JSON"),
+                OneOf(
+                    (
+                        argument("--strict", action="store_true", help="exit with 1 in place of 0 after a refusal"),
+                        argument("--fail-fast", action="store_true", help="end the program at its first refusal"),
+                    )
+                ),
+                argument("--observe", action="store_true", help="let everything happen; report what would be refused"),
+                argument("--verify", action="store_true", help="after each free, ask the driver about the objects left"),
+                argument("--verbose", action="store_true", help="report each refusal when it happens"),
+                argument("-q", "--quiet", action="store_true", help="print nothing at the end"),
+                argument("cmd", metavar="CMD", nargs="+", help="the program and its arguments, after --"),
+            ),
+            ("nvproxy-policy/run/1",),
+            failure=125,
+        ),
     ),
     (
         Example("nvproxy-policy explain 0xc020462a", "a request as strace prints it"),
@@ -117,6 +176,7 @@ PROGRAM = Program(
         Example("nvproxy-policy table 580.126.20 --diff 590.48.01"),
         Example("nvproxy-policy seccomp 580.126.20 --caps all --json"),
         Example("nvproxy-policy conform vectors.json"),
+        Example("nvproxy-policy run --caps compute,utility -- python3 train.py"),
     ),
     {0: "admitted, the same, passed", 1: "refused, different, failed", 2: "could not tell"},
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["DEVICES", "NOTES"]
+__all__ = ["DEVICES", "HARMLESS", "NOTES"]
 
 _SILENT_MEMORY: Final = (
     "nsys profile --gpuctxsw=true goes on without it, exits 0, and its report has no GPU context switches: nothing says so "
@@ -69,3 +69,15 @@ DEVICES: Final[Mapping[str, str]] = {
     "/dev/nvidia-modeset": "display mode setting; nsys tries it and goes on",
 }
 """Path, or the folder it is in -> one sentence."""
+
+HARMLESS: Final[frozenset[tuple[str, int | str]]] = frozenset(
+    {
+        ("alloc", 0xC639),
+        ("alloc", 0xC640),
+        ("alloc", 0x73),
+        ("fe", 0xD7),
+        ("open", "/dev/nvidia-caps"),
+        ("open", "/dev/nvidia-modeset"),
+    }
+)
+"""(kind, number), or an open and its path or folder: refusals without which every program measured went on, losing nothing."""

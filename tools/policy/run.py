@@ -1,0 +1,159 @@
+"""``nvproxy-policy run``: a program under nvproxy's rules, without gVisor."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from nvproxy_model.errors import NvproxyError
+from nvproxy_model.fields import CStruct
+from nvproxy_model.live import Broker, NotifyError, Report, StartError
+from nvproxy_model.live.broker import Recorder
+from nvproxy_model.policy.policy import Policy
+from nvproxy_model.printable import printable
+from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.output import versions, warn
+from nvproxy_model.tools.policy.shared import caps_of, node_of
+from nvproxy_model.trace.decode.catalog import TABLES, Catalog
+from nvproxy_model.trace.format import Header, writing
+from nvproxy_model.trace.judge.notes import HARMLESS, NOTES
+from nvproxy_model.trace.record import table
+from nvproxy_model.trace.record.brokered import Brokered
+from nvproxy_model.trace.record.preload import driver_version
+
+__all__ = ["run"]
+
+PROGRAM: Final = "nvproxy-policy"
+FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
+"""Our own exit statuses, as env(1) has them; every other one is the program's."""
+_KINDS: Final = {name: kind for kind, name in TABLES.items()}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the program; its exit status, or one of ours."""
+    host = driver_version()
+    if host is None:
+        fail("no NVIDIA driver is loaded: /proc/driver/nvidia/version is not there")
+    policy = _policy(args, host)
+    for path in (args.record, args.report):
+        if path is not None and not path.absolute().parent.is_dir():
+            fail(f"{path}: {path.absolute().parent} is not a directory")
+    try:
+        with _recorder(args, host) as recorder:
+            broker = Broker(
+                policy,
+                observe=args.observe,
+                expose=args.expose,
+                harmless={("open", what) if kind == "open" else (TABLES[kind], what) for kind, what in HARMLESS},
+                fail_fast=args.fail_fast,
+                verify=args.verify,
+                recorder=recorder,
+                say=lambda line: warn(PROGRAM, line),
+                refused=(lambda line: warn(PROGRAM, f"refused: {line}")) if args.verbose else None,
+            )
+            report = broker.run(args.cmd)
+    except NotifyError as error:
+        fail(f"the program cannot be watched: {error}")
+    except StartError as error:
+        warn(PROGRAM, str(error))
+        return NOT_FOUND if error.not_found else NOT_EXECUTABLE
+    _name(report, host)
+    _show(report, args)
+    if broker.failed_fast is not None:
+        warn(PROGRAM, f"ended at the first refusal: {broker.failed_fast}")
+        return 1
+    missed = any(not refusal.harmless for refusal in report.refused)
+    return 1 if args.strict and missed and not report.status else report.status
+
+
+def _policy(args: argparse.Namespace, host: str) -> Policy:
+    name = host if args.driver == "host" else args.driver
+    node = node_of(name, allow_unsupported=args.allow_unsupported)
+    windows = args.windows
+    if windows not in ("allow", "deny"):
+        try:
+            windows = [int(number, 0) for number in windows.split(",")]
+        except ValueError:
+            fail(f"--windows {windows}: want allow, deny or numbers separated by commas")
+    try:
+        policy = Policy.for_driver(
+            node.name, caps_of(args.caps), profile=args.profile, allow_unsupported=True, windows=windows
+        )
+    except ValueError as error:
+        fail(str(error))
+    if node.name != host and not args.observe:
+        other = Policy.for_driver(node_of(host, allow_unsupported=True).name, allow_unsupported=True)
+        changed = _differing(policy, other)
+        if changed:
+            some = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+            fail(
+                f"the machine's driver is {host}, and {node.name} lays out {some} otherwise: its calls cannot be performed "
+                f"as {node.name}'s. --observe asks without performing"
+            )
+    return policy
+
+
+def _differing(one: Policy, other: Policy) -> list[str]:
+    """The structs that two releases give the same call in different layouts."""
+    found = set()
+    for name in TABLES.values():
+        rules, others = getattr(one, name), getattr(other, name)
+        for number, rule in rules.items():
+            if number in others:
+                of, against = rule.params_at(one.version), others[number].params_at(other.version)
+                if isinstance(of, CStruct) and isinstance(against, CStruct) and _layout(of) != _layout(against):
+                    found.add(of.ctype or rule.name)
+    return sorted(found)
+
+
+def _layout(of: CStruct) -> list[tuple[str, int, int]]:
+    return [(path, offset, member.size) for path, offset, member in of.walk()]
+
+
+@contextlib.contextmanager
+def _recorder(args: argparse.Namespace, host: str) -> Iterator[Recorder | None]:
+    """The trace, whose closing may fail too: a full disk is said, and changes nothing else."""
+    if args.record is None:
+        yield None
+        return
+    head = Header(driver=host, arch=platform.machine(), recorder="broker", command=tuple(args.cmd))
+    begun = False
+    try:
+        with writing(args.record, head) as writer:
+            begun = True
+            yield Brokered(writer, table.entries(Catalog(host)))
+    except OSError as error:
+        if not begun:
+            fail(f"{args.record}: {error.strerror or error}")
+        warn(PROGRAM, f"{args.record}: {error.strerror or error}: the trace is not complete")
+
+
+def _name(report: Report, host: str) -> None:
+    """NVIDIA's names for what no row has, and what is known of single refusals."""
+    with contextlib.suppress(NvproxyError):
+        catalog = Catalog(host)
+        report.names = lambda table, number: catalog.name(_KINDS[table], number)
+    report.notes = {(TABLES[kind], number): note for (kind, number), note in NOTES.items() if kind in TABLES}
+
+
+def _show(report: Report, args: argparse.Namespace) -> None:
+    if not args.quiet:
+        for line in report.lines():
+            print(f"{PROGRAM}: {printable(line)}", file=sys.stderr)
+    if args.report is None:
+        return
+    document = report.as_json()
+    text = (
+        report.markdown()
+        if args.report.suffix == ".md"
+        else json.dumps({"schema": document["schema"], "produced_by": versions(), **document}, indent=2) + "\n"
+    )
+    try:
+        args.report.write_text(text, "utf-8", "surrogateescape")
+    except OSError as error:
+        warn(PROGRAM, f"{args.report}: {error.strerror or error}: no report")
