@@ -11,10 +11,11 @@ from typing import Final
 
 from nvproxy_model.errors import MemoryFault
 
-__all__ = ["PAGE", "Denied", "read", "text", "write"]
+__all__ = ["PAGE", "Denied", "hole", "read", "text", "write"]
 
 PAGE: Final = 4096
 _PATH_MAX: Final = 4096
+_IOV_MAX: Final = 1024
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -58,6 +59,22 @@ def write(tid: int, address: int, data: bytes) -> None:
     if address + len(data) > 1 << 64:
         raise MemoryFault(f"{address:#x}+{len(data):#x}")
     _transfer("process_vm_writev", tid, address, ctypes.create_string_buffer(data, len(data)), len(data))
+
+
+def hole(tid: int, address: int, size: int) -> bool:
+    """Whether a page of the range cannot be read: a byte of each, a thousand a system call. Raises Denied."""
+    byte = ctypes.create_string_buffer(_IOV_MAX)
+    pages = range(address, address + size, PAGE)
+    for first in range(0, len(pages), _IOV_MAX):
+        some = pages[first : first + _IOV_MAX]
+        there = (_Span * len(some))(*(_Span(page, 1) for page in some))
+        here = _Span(ctypes.addressof(byte), len(some))
+        done = _libc.process_vm_readv(tid, ctypes.byref(here), 1, there, len(some), 0)
+        if done < 0 and ctypes.get_errno() in (errno.EPERM, errno.ESRCH):
+            raise Denied(ctypes.get_errno(), f"process_vm_readv of {tid}")
+        if done != len(some):
+            return True
+    return False
 
 
 def text(tid: int, address: int) -> bytes:

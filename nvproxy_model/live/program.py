@@ -90,6 +90,17 @@ class Program:
         finally:
             us.graph_lock.acquire()
 
+    def pin(self, address: int, size: int, writable: bool, /) -> int:
+        us, call = self._answering, self._answering.call
+        us.graph_lock.release()
+        try:
+            # The driver pins them itself, in the program, and judges what may be written.
+            return errno.EFAULT if memory.hole(call.request.pid, address, size) else 0
+        except memory.Denied as error:
+            raise EndedError from error
+        finally:
+            us.graph_lock.acquire()
+
     # FdTable
 
     def get(self, fd: int, /) -> File | None:

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from nvproxy_model import versions
 from nvproxy_model.live import DirectoryNodes
 from nvproxy_model.tools.policy import main
 from nvproxy_model.tools.policy import run as command
@@ -72,7 +73,7 @@ def run(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
         return real(policy, host=driver, nodes=nodes, closed=driver.close, in_place=(), **options)
 
     monkeypatch.setattr(command, "Broker", fake)
-    monkeypatch.setattr(command, "driver_version", lambda: VERSION)
+    monkeypatch.setattr(versions, "host", lambda: VERSION)
 
     def go(*arguments: Any, program: tuple[Any, ...] = ("refusals",)) -> int:
         words = [*map(str, arguments), "--", str(world.program), str(world.nodes), *map(str, program)]
@@ -178,11 +179,11 @@ def test_another_release_may_be_asked_for_while_observing(run: Run) -> None:
 
 
 def test_no_driver(world: World, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "driver_version", lambda: None)
+    monkeypatch.setattr(versions, "host", lambda: None)
     with pytest.raises(SystemExit) as ended:
         main(["run", "--", "true"])
     assert ended.value.code == 125
-    assert "no NVIDIA driver is loaded" in capfd.readouterr().err
+    assert "no NVIDIA driver loaded" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "status"), [("/nowhere/at/all", 127), ("/etc/hostname", 126)])

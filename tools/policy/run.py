@@ -7,7 +7,7 @@ import contextlib
 import json
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from nvproxy_model.errors import NvproxyError
@@ -24,21 +24,19 @@ from nvproxy_model.trace.format import Header, writing
 from nvproxy_model.trace.judge.notes import HARMLESS, NOTES
 from nvproxy_model.trace.record import table
 from nvproxy_model.trace.record.brokered import Brokered
-from nvproxy_model.trace.record.preload import driver_version
 
 __all__ = ["run"]
 
 PROGRAM: Final = "nvproxy-policy"
 FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 """Our own exit statuses, as env(1) has them; every other one is the program's."""
-_KINDS: Final = {name: kind for kind, name in TABLES.items()}
+_TABLES: Final[Mapping[str, str]] = dict(TABLES.items())
+_KINDS: Final[Mapping[str, str]] = {name: kind for kind, name in TABLES.items()}
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the program; its exit status, or one of ours."""
-    host = driver_version()
-    if host is None:
-        fail("no NVIDIA driver is loaded: /proc/driver/nvidia/version is not there")
+    host = node_of("host", allow_unsupported=True).name
     policy = _policy(args, host)
     for path in (args.record, args.report):
         if path is not None and not path.absolute().parent.is_dir():
@@ -49,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
                 policy,
                 observe=args.observe,
                 expose=args.expose,
-                harmless={("open", what) if kind == "open" else (TABLES[kind], what) for kind, what in HARMLESS},
+                harmless={(_TABLES.get(kind, kind), what) for kind, what in HARMLESS},
                 fail_fast=args.fail_fast,
                 verify=args.verify,
                 recorder=recorder,
@@ -72,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _policy(args: argparse.Namespace, host: str) -> Policy:
-    name = host if args.driver == "host" else args.driver
-    node = node_of(name, allow_unsupported=args.allow_unsupported)
+    node = node_of(args.driver, allow_unsupported=args.allow_unsupported)
     windows = args.windows
     if windows not in ("allow", "deny"):
         try:
@@ -87,7 +84,7 @@ def _policy(args: argparse.Namespace, host: str) -> Policy:
     except ValueError as error:
         fail(str(error))
     if node.name != host and not args.observe:
-        other = Policy.for_driver(node_of(host, allow_unsupported=True).name, allow_unsupported=True)
+        other = Policy.for_driver(host, allow_unsupported=True)
         changed = _differing(policy, other)
         if changed:
             some = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
@@ -138,7 +135,7 @@ def _name(report: Report, host: str) -> None:
     with contextlib.suppress(NvproxyError):
         catalog = Catalog(host)
         report.names = lambda table, number: catalog.name(_KINDS[table], number)
-    report.notes = {(TABLES[kind], number): note for (kind, number), note in NOTES.items() if kind in TABLES}
+    report.notes = {(_TABLES[kind], number): note for (kind, number), note in NOTES.items()}
 
 
 def _show(report: Report, args: argparse.Namespace) -> None:
