@@ -77,3 +77,6 @@ UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE = 0x2
 # uvm_ioctl.h: commands that nvproxy issues itself and never admits from a program.
 UVM_TOOLS_READ_PROCESS_MEMORY = 62
 UVM_TOOLS_WRITE_PROCESS_MEMORY = 63
+
+ELSEWHERE = frozenset({"RMAPI_PARAM_COPY_MAX_PARAMS_SIZE", "RM_GSS_LEGACY_MASK"})
+"""Names of the driver's own sources, which no ABI header defines."""

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from nvproxy_model.drivers.compare.findings import CLASSES, KINDS
+from nvproxy_model.drivers.compare.scope import SCOPES
 from nvproxy_model.tools import driver_differ
 from tests.drivers.driver_world import ENVIRONMENT, git, repository, tree, write
 
@@ -49,6 +50,7 @@ FINDING: dict[str, Any] = {
         "base": {"type": ["integer", "string", "null"]},
         "next": {"type": ["integer", "string", "null"]},
         "class": {"enum": list(CLASSES)},
+        "scope": {"enum": list(SCOPES)},
     },
     "additionalProperties": False,
 }
@@ -81,7 +83,7 @@ DIFF = {
         "schema": {"const": "nvproxy-differ/diff/2"},
         "verdict": {"enum": ["same", "different"]},
         "change": {"enum": ["none", "cosmetic", "additive", "breaking"]},
-        "compared": {"type": "object", "required": ["headers", "structs", "constants"], "additionalProperties": COUNT},
+        "compared": {"type": "object", "required": ["headers", "structs", "constants", "by_scope"]},
         "findings": {"type": "array", "items": FINDING},
     },
 }
@@ -141,8 +143,7 @@ def test_diff_of_all_names(capsys: pytest.CaptureFixture[str]) -> None:
 def test_compat_place_history_layout_audit(capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "compat", "535.161.07", "535.161.08")
     assert status == 0
-    counts = r"\(\d+ headers, \d+ structs, \d+ constants compared\)"
-    assert re.match(rf"yes: 535\.161\.07 and 535\.161\.08: no ABI change {counts}", output)
+    assert output.startswith("yes: 535.161.07 and 535.161.08: no ABI change in what nvproxy interprets\n")
     assert run(capsys, "compat", "580.105.08", "590.44.01")[0] == 1
     status, output, _ = run(capsys, "place", "570.211.01")
     assert status == 0
@@ -185,7 +186,7 @@ def test_diff_of_a_repository(repo: Path, capsys: pytest.CaptureFixture[str]) ->
     status, output, _ = run(capsys, "diff", "570.211.01", "575.51.02", *source)
     assert status == 1
     assert "field-resized" in output
-    assert output.splitlines()[-1] == "verdict: different (breaking)"
+    assert output.splitlines()[-1] == "verdict: different (breaking), scope model"
     status, output, _ = run(capsys, "check", "570.195.03", *source)
     assert status == 1
     assert "struct-removed" in output
@@ -238,6 +239,32 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["diff", "--", "--upload-pack=x", "570.195.03", "--source", "REPO"], "unrecognized|no such|not a recorded"),
     (["check", "--source", "TREE-WITHOUT-SDK"], "not a driver source tree"),
 ]
+
+
+PAIRS = [
+    ("570.195.03", "570.211.01", 0),
+    ("590.48.01", "595.45.04", 1),
+    ("590.48.01", "595.44.02", 1),
+]
+
+
+@pytest.mark.parametrize(("base", "following", "status"), PAIRS)
+def test_four_commands_agree_on_a_pair(
+    base: str, following: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each second release is not in the table, and its nearest listed ancestor is the first."""
+    compat, text, _ = run(capsys, "compat", base, following, "--json")
+    diff, differences, _ = run(capsys, "diff", base, following, "--scope", "interpreted", "--json")
+    check, checked, _ = run(capsys, "check", following, "--json")
+    place, placed, _ = run(capsys, "place", following, "--json")
+    assert (compat, diff, check, place) == (status,) * 4
+    (release,) = json.loads(checked)["releases"]
+    assert release["model"] == json.loads(placed)["listed"] == base
+    deciding = {finding["name"] for finding in json.loads(text)["deciding"]}
+    assert deciding == {finding["name"] for finding in json.loads(differences)["findings"]}
+    assert {f["name"] for f in release["findings"]} == {f["name"] for f in json.loads(placed)["findings"]}
+    if following == "595.45.04":
+        assert deciding == {finding["name"] for finding in release["findings"]} == {"NV_MEMORY_EXTENDED_USER"}
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(a) or "nothing" for a, _ in MISTAKES])
@@ -306,7 +333,8 @@ def test_a_terminal_has_progress_and_colour_and_a_pipe_has_neither(repo: Path) -
 def test_place_of_a_release_that_differs(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "place", "575.51.02", "--source", str(repo), "--json")
     report = json.loads(output)
-    assert (status, report["listed"], report["verdict"]) == (1, "575.51.02", "different")
+    assert (status, report["listed"], report["verdict"]) == (1, "570.133.20", "different")
+    assert report["yaml"] is None
     status, output, _ = run(capsys, "place", "570.211.01", "--source", str(repo), "--json")
     report = json.loads(output)
     assert (report["parent"], report["listed"], report["children"]) == ("570.195.03", "570.195.03", [])

@@ -54,9 +54,10 @@ PROGRAM = Program(
         Command(
             "diff",
             "compare two releases of the driver",
-            "Compares two releases over the structs and numbers that the model names, or over all of them. A finding has a kind "
-            "and a class (docs/differ.md lists them). Another spelling of the same type is reported but does not count as a "
-            "difference.",
+            "Compares two releases. The scope says over what: interpreted, the structs that nvproxy reads or rewrites and the "
+            "numbers that it uses, with descriptors, pointers and pids that a passed-on struct gains; model (the default), the "
+            "structs that it passes on as well; all, every name of the headers. A finding has a kind and a class "
+            "(docs/differ.md lists them). Another spelling of the same type is reported but does not count as a difference.",
             (
                 Example("nvproxy-differ diff 570.195.03 570.211.01"),
                 Example("nvproxy-differ diff 580.105.08 590.44.01 --all --json"),
@@ -68,8 +69,12 @@ PROGRAM = Program(
                 _release("next", "the release to compare with it"),
                 *_SOURCES,
                 argument(
-                    "--all", action="store_true", help="every struct and constant of the headers, not only the model's"
+                    "--scope",
+                    choices=("interpreted", "model", "all"),
+                    default="model",
+                    help="what is compared (default: model)",
                 ),
+                argument("--all", dest="scope", action="store_const", const="all", help="short for --scope all"),
                 formats("markdown", "sarif"),
             ),
             ("nvproxy-differ/diff/2",),
@@ -158,8 +163,9 @@ PROGRAM = Program(
         Command(
             "compat",
             "yes or no: is the ABI of two releases the same for the model?",
-            "Answers whether a sandbox that knows release A may run release B as A. It may if, over the names that the model uses, "
-            "only the spelling of types differs, or names are new.",
+            "Answers whether a sandbox that knows release A may run release B as A. It may if nothing that nvproxy interprets "
+            "differs but for the spelling of types and new names, and if no struct that it passes on gains a descriptor, a "
+            "pointer or a pid. Other differences of passed-on structs are mentioned and do not decide.",
             (
                 Example("nvproxy-differ compat 570.195.03 570.211.01"),
                 Example("nvproxy-differ compat 535.161.07 535.161.08 --all"),
@@ -169,7 +175,7 @@ PROGRAM = Program(
                 _release("a", "the release that the sandbox knows"),
                 _release("b", "the release that the host runs"),
                 *_SOURCES,
-                argument("--all", action="store_true", help="over every struct and constant of the headers"),
+                argument("--all", action="store_true", help="decide by every struct and constant of the headers"),
                 formats(),
             ),
             ("nvproxy-differ/compat/1",),

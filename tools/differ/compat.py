@@ -4,33 +4,51 @@ from __future__ import annotations
 
 import argparse
 
+from nvproxy_model.tools.differ.diff import compared, counted
 from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, emit, opened
+
+_SHOWN = 5
+"""Findings that the text shows of each group; ``diff`` shows all."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare and print; returns the exit status."""
-    from nvproxy_model.tools.differ.diff import compare
+    from nvproxy_model.drivers.compare.findings import verdict
+    from nvproxy_model.drivers.compare.scope import gravest_first
 
     with opened(args) as releases:
-        comparison = compare(releases, args.a, args.b, args.all, args)
-    yes = comparison.verdict != "breaking"
-    counts = f"{comparison.headers} headers, {comparison.structs} structs, {comparison.constants} constants compared"
-    change = "no ABI change" if comparison.verdict == "none" else f"{comparison.verdict} changes"
-    lines = [f"{'yes' if yes else 'no'}: {args.a} and {args.b}: {change} ({counts})"]
+        scoped = compared(releases, args.a, args.b, "all" if args.all else "interpreted", args)
+    everything = gravest_first([*scoped.deciding, *scoped.rest])
+    deciding, rest = (everything, ()) if args.all else (scoped.deciding, scoped.rest)
+    change = verdict(deciding)
+    yes = change != "breaking"
+    what = "no ABI change" if change == "none" else f"{change} changes"
+    scope = "in all names" if args.all else "in what nvproxy interprets"
+    lines = [f"{'yes' if yes else 'no'}: {args.a} and {args.b}: {what} {scope}"]
     if yes:
         lines.append(f"a sandbox that lists {args.a} and not {args.b} can treat the host as {args.a}")
-    else:
-        gravest = comparison.findings[:5]
-        lines += [f"  {finding.class_}: {finding.name}: {finding.detail}" for finding in gravest]
-        lines.append(f"see: nvproxy-differ diff {args.a} {args.b}{' --all' if args.all else ''}")
+    lines += [f"  {finding.class_}: {finding.name}: {finding.detail}" for finding in deciding[:_SHOWN]]
+    if len(deciding) > _SHOWN:
+        lines.append(f"  and {len(deciding) - _SHOWN} more")
+    if rest:
+        lines.append(f"passed on, and not decisive ({len(rest)}; none gains an fd, a pointer or a pid):")
+        lines += [f"  {finding.class_}: {finding.name}: {finding.detail}" for finding in rest[:_SHOWN]]
+        if len(rest) > _SHOWN:
+            lines.append(f"  and {len(rest) - _SHOWN} more")
+    lines.append(f"compared: {counted(scoped)}")
+    if deciding or rest:
+        lines.append(f"all of it: nvproxy-differ diff {args.a} {args.b} --scope {'all' if args.all else 'model'}")
     report = {
         "schema": "nvproxy-differ/compat/1",
         "a": args.a,
         "b": args.b,
         "compatible": yes,
-        "change": comparison.verdict,
-        "compared": {"headers": comparison.headers, "structs": comparison.structs, "constants": comparison.constants},
-        "findings": len(comparison.findings),
+        "change": change,
+        "scope": "all" if args.all else "interpreted",
+        "compared": scoped.counts(),
+        "findings": len(deciding) + len(rest),
+        "deciding": [finding.as_json() for finding in deciding],
+        "rest": [finding.as_json() for finding in rest],
     }
     emit(args, report, lines)
     return SAME if yes else DIFFERENT

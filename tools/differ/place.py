@@ -24,27 +24,36 @@ def run(args: argparse.Namespace) -> int:
         def parent(name: str) -> str | None:
             return parent_of(releases, name)
 
+        known = versions.load()
         above = parent(version)
-        listed = model_release(version if version in versions.load() else above or "", parent)
-        if listed is None:
-            fail(
-                f"{version}: no ancestor of it is in driver_versions.yaml; the table begins at {next(iter(versions.load()))}"
-            )
+        there = known.get(version)
+        if there is not None:
+            # What it needed: the tables of its parent, compared with it.
+            listed = there.parent.name if there.parent is not None else version
+        else:
+            listed = model_release(above or "", parent) or ""
+        if not listed:
+            fail(f"{version}: no ancestor of it is in driver_versions.yaml; the table begins at {next(iter(known))}")
         checked = check_release(release, listed)
-        children = [] if listed == version else adopted(version, listed, parent)
+        children = [] if there else adopted(version, listed, parent)
     same = checked.status == "same"
     structs = [] if same else list(struct_edits(version, checked, release))
     rows = [] if same else list(row_edits(version, checked.findings, listed))
     counts = f"{checked.headers} headers, {checked.structs} structs, {checked.constants} constants compared"
     lines = []
-    if listed == version:
-        lines.append(f"{version} is in driver_versions.yaml already")
+    if there is not None:
+        lines.append(
+            f"{version} is in driver_versions.yaml already, {'at the root' if listed == version else 'below ' + listed}"
+        )
+        lines.append(
+            "what it needed of the tables of its parent:" if listed != version else "the table begins with it:"
+        )
     else:
         chain = "" if above == listed else f" (its own parent, {above}, is not listed)"
         lines.append(f"{version}: nearest listed ancestor {listed}{chain}")
         lines += ["driver_versions.yaml:", node_line(version, listed)]
         lines += [f'  "{child}": its parent becomes "{version}"' for child in children]
-    lines.append(f"{'identical' if same else 'different'} over what the model uses ({counts})")
+    lines.append(f"{'identical' if same else 'different'} in what nvproxy interprets ({counts})")
     lines += [f"  {line}" for line in finding_lines(checked.findings)]
     lines += ["members (new ones may carry an fd or a pointer: give them a role):", *structs] if structs else []
     lines += ["rows:", *rows] if rows else []
@@ -57,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         "verdict": checked.status,
         "compared": {"headers": checked.headers, "structs": checked.structs, "constants": checked.constants},
         "findings": [finding.as_json() for finding in checked.findings],
-        "yaml": node_line(version, listed).strip(),
+        "yaml": None if there is not None else node_line(version, listed).strip(),
         "members": structs,
         "rows": rows,
     }

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nvproxy_model.drivers.compare.findings import entries
+from nvproxy_model.drivers.compare.findings import Finding, entries
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Layout
 
@@ -21,6 +21,7 @@ __all__ = [
     "CURATED_STRUCTS",
     "Carrier",
     "Known",
+    "Unfit",
     "fd_paths",
     "found_by_shape",
     "known",
@@ -204,21 +205,39 @@ def _find(layout: Layout) -> Iterator[Carrier]:
                     break
 
 
-def simple_struct_carriers(release: Release, control: str, struct: str) -> Iterator[tuple[str, str]]:
-    """(path, why) for what makes a struct unfit to be passed through untranslated; nothing if it is fit."""
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """What makes a struct unfit to be passed on as it is: a field that carries a ``fd``, a ``pointer`` or a ``pid``."""
+
+    struct: str
+    path: str
+    what: str
+    why: str
+
+    def finding(self, control: str) -> Finding:
+        """The finding that ``control`` passes this struct on untranslated."""
+        detail = f"{control} passes it on untranslated: {self.why}"
+        name = f"{self.struct}.{self.path}" if self.path else self.struct
+        return Finding("field-retyped", name, detail, None, self.why, f"{self.what}-gained")
+
+
+def simple_struct_carriers(release: Release, control: str, struct: str) -> Iterator[Unfit]:
+    """What makes a struct unfit to be passed on untranslated; nothing if it is fit."""
     layout = release.structs.get(struct)
     if layout is None:
         return
     for carrier in found_by_shape(layout):
         entry = known(struct, carrier.path)
         if carrier.how == "type" and not (entry is not None and not entry.translate):
-            yield carrier.path, f"a pointer ({carrier.type})"
+            yield Unfit(struct, carrier.path, "pointer", f"a pointer ({carrier.type})")
         elif entry is not None and entry.translate:
-            yield carrier.path, f"an fd, consumed by {entry.function}"
+            yield Unfit(struct, carrier.path, "fd", f"an fd, consumed by {entry.function}")
         elif carrier.what == "fd" and entry is None:
-            yield carrier.path, f"an fd by its name ({carrier.type})"
+            yield Unfit(struct, carrier.path, "fd", f"an fd by its name ({carrier.type})")
+        elif carrier.what == "pid" and entry is None:
+            yield Unfit(struct, carrier.path, "pid", f"a pid by its name ({carrier.type})")
     for path in release.embedded.get(control, ()):
-        yield path, "a user pointer by the driver's own list (embeddedParamCopyIn)"
+        yield Unfit(struct, path, "pointer", "a user pointer by the driver's own list (embeddedParamCopyIn)")
 
 
 def fd_paths() -> dict[str, frozenset[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from typing import Any
 
 from nvproxy_model import versions
@@ -146,21 +145,19 @@ def check_release(release: Release, listed: str) -> CheckedRelease:
         if row.struct is None or row.struct in structs:
             continue
         passed[row.struct] = None
-        for path, why in simple_struct_carriers(release, rule.name, row.struct):
-            detail = f"{rule.name} passes it through untranslated: {why}"
-            name = f"{row.struct}.{path}" if path else row.struct
-            found.append(
-                Finding("field-retyped", name, detail, None, why, "fd-gained" if "fd" in why else "pointer-gained")
-            )
+        found += (unfit.finding(rule.name) for unfit in simple_struct_carriers(release, rule.name, row.struct))
     for name in passed:
         if name not in release.structs:
             found.append(_no_struct(release, name, None))
-    for name, number in _named_constants(listed).items():
-        value = release.constants.get(name)
-        if name in numbers or value is None:
+    for name, number in model.named_constants(listed).items():
+        if name in numbers:
             continue
         numbers.add(name)
-        if value != number:
+        value = release.constants.get(name)
+        if value is None:
+            detail = f"no such constant{_meant(name, release.constants)}"
+            found.append(Finding("constant-removed", name, detail, number, None, "removed"))
+        elif value != number:
             detail = f"the model says {number:#x}, the headers {value:#x}"
             found.append(Finding("constant-changed", name, detail, number, value, "renumbered"))
     found.sort(key=lambda finding: (finding.kind.startswith("constant-"), finding.name, finding.kind))
@@ -178,12 +175,6 @@ def check_release(release: Release, listed: str) -> CheckedRelease:
 
 # Most layouts are one object in all releases, on either side: each pair is compared once.
 _compared: dict[tuple[int, int], tuple[Layout, Layout, list[Finding]]] = {}
-
-
-@cache
-def _named_constants(listed: str) -> dict[str, int]:
-    """The model's constants beside its rows. Some are ours alone (a shift of a bit range), which no header has."""
-    return model.used_constants(listed)
 
 
 def _alike(release: Release, ours: str | None, theirs: str) -> bool:

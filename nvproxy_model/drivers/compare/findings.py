@@ -25,6 +25,7 @@ __all__ = [
     "compare_constants",
     "compare_layouts",
     "compare_releases",
+    "different",
     "entries",
     "verdict",
 ]
@@ -48,6 +49,7 @@ CLASSES = {
     "pointer-gained": "a member is a pointer now",
     "pointer-lost": "a pointer is gone",
     "fd-gained": "a member is a file descriptor now",
+    "pid-gained": "a member is a process id now",
     "fd-lost": "a file descriptor is gone",
     "number-reused": "a number means something else",
     "window-entered": "a number entered a window that nvproxy passes through unseen",
@@ -123,6 +125,9 @@ class Comparison:
     structs: int
     constants: int
     findings: tuple[Finding, ...]
+    compared_structs: frozenset[str] = frozenset()
+    compared_constants: frozenset[str] = frozenset()
+    """The names that either release has, of those asked for."""
 
     @property
     def verdict(self) -> str:
@@ -132,7 +137,12 @@ class Comparison:
     @property
     def different(self) -> bool:
         """Whether there is more than another spelling."""
-        return self.verdict not in ("none", "cosmetic")
+        return different(self.findings)
+
+
+def different(findings: Iterable[Finding]) -> bool:
+    """Whether findings amount to more than another spelling of types."""
+    return verdict(findings) not in ("none", "cosmetic")
 
 
 def verdict(findings: Iterable[Finding]) -> str:
@@ -387,7 +397,16 @@ def compare_releases(
             detail = f"{now.kind} of {now.size} bytes" + (f", before {twin}" if twin else "")
             found.append(Finding("struct-added", name, detail, None, now.size, "renamed" if twin else "added"))
     found += compare_constants(base, following, numbers)
-    return Comparison(base.version, following.version, following.headers, len(names), len(numbers), tuple(found))
+    return Comparison(
+        base.version,
+        following.version,
+        following.headers,
+        len(names),
+        len(numbers),
+        tuple(found),
+        frozenset(names),
+        frozenset(numbers),
+    )
 
 
 def _twins(lost: list[str], new: list[str], base: Release, following: Release) -> dict[str, str]:

@@ -15,7 +15,7 @@ from nvproxy_model.rules import Rule
 from nvproxy_model.structs import nvstatuscodes
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["Row", "names", "record_at", "roles", "rows", "used_constants", "used_structs"]
+__all__ = ["Row", "named_constants", "names", "record_at", "roles", "rows", "used_constants", "used_structs"]
 
 
 _SCALARS = {value.ctype for value in vars(fields).values() if isinstance(value, fields.Scalar)}
@@ -69,16 +69,35 @@ def used_structs(version: str) -> dict[str, Layout]:
 
 
 @cache
+def named_constants(version: str) -> dict[str, int]:
+    """The numbers that the model's code names and the ABI headers of a release should have.
+
+    A class that rows name is there as long as one of them is. What no ABI header defines is left out: shifts and masks,
+    which are ours for NVIDIA's bit ranges, and `constants.ELSEWHERE`.
+    """
+    node = versions.load()[version]
+    lives = {rule.name: any(row.active(node) for row in ALLOC if row.name == rule.name) for rule in ALLOC}
+    return {
+        name: value
+        for name, value in sorted(_constants().items())
+        if lives.get(name, True) and not name.endswith(("_SHIFT", "_MASK")) and name not in constants.ELSEWHERE
+    }
+
+
+@cache
 def used_constants(version: str) -> dict[str, int]:
     """Every named number that the model uses in a release: the rows' and those that its code names."""
-    named = {
+    named = _constants() | {row.rule.name: row.rule.number for row in rows(version)}
+    return dict(sorted(named.items()))
+
+
+def _constants() -> dict[str, int]:
+    return {
         name: value
         for module in (constants, nvstatuscodes)
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, int)
     }
-    named |= {row.rule.name: row.rule.number for row in rows(version)}
-    return dict(sorted(named.items()))
 
 
 @cache

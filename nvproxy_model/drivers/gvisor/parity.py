@@ -351,12 +351,10 @@ class _Comparer:
         self._row(version, entry, Difference("no-struct-named", detail, None, None))
 
     def _check_simple(self, version: Version, entry: Entry, struct: str, release: Release) -> None:
-        carriers: dict[str, str] = {}
-        for path, why in simple_struct_carriers(release, entry.name or entry.symbol, struct):
-            carriers.setdefault(path, why)
-        for path, why in carriers.items():
-            kind = "simple-fd" if why.startswith("an fd") else "simple-pointer"
-            self._row(version, entry, Difference(kind, f"{struct}.{path}: {why}", entry.handler, None))
+        carriers = {unfit.path: unfit for unfit in reversed([*simple_struct_carriers(release, entry.name or entry.symbol, struct)])}
+        for unfit in carriers.values():
+            detail = f"{struct}.{unfit.path}: {unfit.why}"
+            self._row(version, entry, Difference(f"simple-{unfit.what}", detail, entry.handler, None))
 
     def _check_type(self, version: Version, entry: Entry, go_type: str, struct_name: str, layout: Layout) -> None:
         for found in self._layouts(go_type, layout):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nvproxy_model.drivers.compare.findings import CLASSES, Comparison, Finding
+from nvproxy_model.drivers.compare.findings import CLASSES, Finding, different, verdict
 
 if TYPE_CHECKING:  # the model's tables take a while to load, and a diff of all names does not need them
     from nvproxy_model.drivers.compare.check import CheckReport
@@ -51,12 +51,11 @@ def check_lines(report: CheckReport) -> Iterator[str]:
     yield report.summary
 
 
-def diff_lines(comparison: Comparison, scope: str) -> Iterator[str]:
+def diff_lines(base: str, following: str, findings: Sequence[Finding], compared: str, scope: str) -> Iterator[str]:
     """The findings, how many of each class, how much was compared, and the verdict."""
-    yield from finding_lines(comparison.findings)
-    counts = Counter(finding.class_ for finding in comparison.findings)
+    yield from finding_lines(findings)
+    counts = Counter(finding.class_ for finding in findings)
     if counts:
         yield "classes: " + ", ".join(f"{counts[name]} {name}" for name in sorted(counts, key=_ORDER.__getitem__))
-    compared = f"{comparison.headers} headers, {comparison.structs} structs, {comparison.constants} constants"
-    yield f"compared {comparison.base} with {comparison.next}: {compared} ({scope})"
-    yield f"verdict: {'different' if comparison.different else 'same'} ({comparison.verdict})"
+    yield f"compared {base} with {following}: {compared}"
+    yield f"verdict: {'different' if different(findings) else 'same'} ({verdict(findings)}), scope {scope}"

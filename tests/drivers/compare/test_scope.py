@@ -1,0 +1,63 @@
+"""What nvproxy interprets and what it passes on: the scopes, and that they give one answer on both ways to ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nvproxy_model import versions
+from nvproxy_model.drivers import facts
+from nvproxy_model.drivers.compare.check import check_release, model_release
+from nvproxy_model.drivers.compare.scope import GAINED, compare_scoped, scope_at
+from nvproxy_model.layout import Field
+
+FACTS = facts.load()
+
+
+def _unlisted() -> list[tuple[str, str]]:
+    pairs = ((model_release(version, FACTS.parent), version) for version in FACTS.versions)
+    return [(base, version) for base, version in pairs if base is not None and base != version and base in FACTS.versions]
+
+
+@pytest.mark.parametrize(("base", "version"), _unlisted())
+def test_a_release_differs_from_the_model_where_it_differs_from_its_ancestor(base: str, version: str) -> None:
+    release = FACTS.release(version)
+    checked = check_release(release, base)
+    scoped = compare_scoped(FACTS.release(base), release, base)
+    assert (checked.status == "different") == (scoped.verdict not in ("none", "cosmetic"))
+    assert {finding.name for finding in checked.findings} == {finding.name for finding in scoped.deciding}
+
+
+def test_the_scopes_share_no_struct() -> None:
+    for version in [None, *versions.load()]:
+        scope = scope_at(version)
+        assert scope.interpreted
+        assert scope.passed_on
+        assert not scope.interpreted & scope.passed_on
+
+
+@pytest.mark.parametrize(
+    ("field", "class_"),
+    [
+        (Field("ctlFd", 0, 4, "NvS32", "s32"), "fd-gained"),
+        (Field("pList", 0, 8, "NvP64", "ptr"), "pointer-gained"),
+        (Field("processId", 0, 4, "NvU32", "u32"), "pid-gained"),
+        (Field("count", 0, 4, "NvU32", "u32"), None),
+    ],
+)
+def test_what_a_passed_on_struct_gains_decides(field: Field, class_: str | None) -> None:
+    base = FACTS.release("570.195.03")
+    name = "NV2080_CTRL_GPU_GET_SIMULATION_INFO_PARAMS"
+    assert name in scope_at("570.195.03").passed_on
+    layout = base.structs[name]
+    field = replace(field, offset=layout.size)
+    grown = replace(layout, size=layout.size + 8, fields=(*layout.fields, field))
+    following = replace(base, version="570.999", structs={**base.structs, name: grown})
+    scoped = compare_scoped(base, following, "570.195.03")
+    assert scoped.by_scope["passed on"]
+    deciding = {finding.class_ for finding in scoped.deciding}
+    assert deciding == ({class_} if class_ else set())
+    assert deciding <= set(GAINED)
+    assert (scoped.verdict == "breaking") == (class_ is not None)
+    assert (check_release(following, "570.195.03").status == "different") == (class_ is not None)
