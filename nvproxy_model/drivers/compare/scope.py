@@ -93,7 +93,7 @@ class Scoped:
     def findings(self) -> tuple[Finding, ...]:
         """All of them, in the order of their names."""
         every = [finding for name in SCOPES for finding in self.by_scope[name]]
-        return tuple(sorted(every, key=lambda finding: (finding.struct is None, finding.name)))
+        return tuple(sorted(every, key=lambda finding: (finding.struct is None, finding.struct or finding.name)))
 
     @property
     def deciding(self) -> tuple[Finding, ...]:
