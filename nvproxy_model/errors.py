@@ -31,7 +31,22 @@ class DefinitionError(NvproxyError, ValueError):
 
 class SourceError(NvproxyError):
     """A driver source (repository, directory or archive) could not be read or holds no release of that name.
+
+    ``what``: the reason. ``where``: the file, folder or repository, None if it is not known yet.
     """
+
+    def __init__(self, what: str, where: object = None) -> None:
+        """``where`` is put before ``what`` in the message."""
+        super().__init__(what, where)
+        self.what = what
+        self.where = where
+
+    def __str__(self) -> str:
+        return self.what if self.where is None else f"{self.where}: {self.what}"
+
+    def at(self, where: object) -> SourceError:
+        """This error if it says where it happened, otherwise one that names ``where``."""
+        return self if self.where is not None else SourceError(self.what, where)
 
 
 class HostError(NvproxyError):

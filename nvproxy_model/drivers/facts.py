@@ -46,7 +46,7 @@ def _load(path: Path) -> Facts:
             raise ValueError("not of this version")
         return Facts(json.loads(head), dict(zip(_TABLES, lines, strict=False)))
     except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError) as error:
-        raise SourceError(f"{path}: not a file of recorded facts: {error}") from None
+        raise SourceError(f"not a file of recorded facts: {error}", path) from None
 
 
 def _at(runs: Runs, index: int) -> Any:

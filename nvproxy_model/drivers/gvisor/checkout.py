@@ -53,7 +53,7 @@ def read(path: Path, revision: str | None = None) -> Nvproxy:
         close()
     for what, package in ((_NVGPU, nvgpu_files), (_NVPROXY, nvproxy_files)):
         if not package:
-            raise SourceError(f"{label}: no Go files in {what}: not a gVisor tree")
+            raise SourceError(f"no Go files in {what}: not a gVisor tree", label)
     nvgpu, nvconf = GoPackage("nvgpu", nvgpu_files), GoPackage("nvconf", nvconf_files)
     nvproxy = GoPackage("nvproxy", nvproxy_files, {"nvgpu": nvgpu, "nvconf": nvconf})
     nvgpu.read_all()
@@ -70,12 +70,12 @@ _Reader = Callable[[str], dict[str, bytes]]
 def _open(path: Path, revision: str | None) -> tuple[str, _Reader, Callable[[], None]]:
     """A label, a function from a package's directory to its files, and a function that ends the reading."""
     if not path.is_dir():
-        raise SourceError(f"{path}: not a directory")
+        raise SourceError("not a directory", path)
     if revision is None and (path / _NVGPU).is_dir():
         return str(path), partial(_directory_files, path), lambda: None
     directory = git_directory(path)
     if directory is None:
-        raise SourceError(f"{path}: neither a gVisor checkout ({_NVGPU} is not there) nor a git repository")
+        raise SourceError(f"neither a gVisor checkout ({_NVGPU} is not there) nor a git repository", path)
     objects = Objects(path, directory)
     try:
         commit = _commit(path, directory, objects, revision or "HEAD")
@@ -93,9 +93,9 @@ def read_package_files(directory: Path) -> dict[str, bytes]:
     try:
         names = sorted(name for name in os.listdir(directory) if is_source(name))
     except OSError as error:
-        raise SourceError(f"{directory}: {error.strerror or error}") from error
+        raise SourceError(f"{error.strerror or error}", directory) from error
     if len(names) > MAX_FILES:
-        raise SourceError(f"{directory}: {len(names)} Go files; a package of more than {MAX_FILES} is refused")
+        raise SourceError(f"{len(names)} Go files; a package of more than {MAX_FILES} is refused", directory)
     files: dict[str, bytes] = {}
     for name in names:
         files[name] = _read_regular(directory / name)
@@ -106,7 +106,7 @@ def read_package_files(directory: Path) -> dict[str, bytes]:
 def refuse_large(where: str, contents: Iterable[bytes]) -> None:
     """Raises SourceError for a package of more than MAX_PACKAGE bytes."""
     if sum(map(len, contents)) > MAX_PACKAGE:
-        raise SourceError(f"{where}: more than {MAX_PACKAGE >> 20} MiB of Go files")
+        raise SourceError(f"more than {MAX_PACKAGE >> 20} MiB of Go files", where)
 
 
 def is_source(name: str) -> bool:
@@ -118,11 +118,11 @@ def _read_regular(path: Path) -> bytes:
         # A link or a FIFO under a source's name is not a source: never follow one, never block on one.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from error
+        raise SourceError(f"{error.strerror or error}", path) from error
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
-            raise SourceError(f"{path}: not a regular file of at most {MAX_FILE >> 20} MiB")
+            raise SourceError(f"not a regular file of at most {MAX_FILE >> 20} MiB", path)
         return stream.read(MAX_FILE)
 
 
@@ -137,7 +137,7 @@ def _commit(path: Path, directory: Path, objects: Objects, revision: str) -> str
             name = file.read(4096).decode("utf-8", "replace").strip().removeprefix("ref: ")
     found = next(objects.check([f"{name}^{{commit}}"])) if re.fullmatch(r"[\w./@+^~-]+", name) else None
     if found is None or found[1] != "commit":
-        raise SourceError(f"{path}: no revision {revision!r}; name a commit, a branch or a tag of that repository")
+        raise SourceError(f"no revision {revision!r}; name a commit, a branch or a tag of that repository", path)
     return found[0]
 
 

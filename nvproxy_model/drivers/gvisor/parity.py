@@ -225,13 +225,11 @@ class _Comparer:
     # What needs no driver.
 
     def inner_checks(self, version: Version) -> None:
-        for what in version.unmatched:
-            table, _, rest = what.partition(" ")
-            name, _, detail = rest.partition(": ")
+        for row in version.unmatched:
             self.gathered.add(
                 version.version,
-                f"{table} {name}",
-                Difference("rows-unmatched", detail, None, None),
+                f"{row.table} {row.symbol}",
+                Difference("rows-unmatched", row.detail, None, None),
                 "pkg/sentry/devices/nvproxy/version.go:1",
             )
         for entry in _entries(version):

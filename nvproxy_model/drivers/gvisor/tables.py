@@ -28,6 +28,20 @@ MAX_STEPS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A row that only the handler tables or only the struct tables have."""
+
+    table: str
+    symbol: str
+    handler: bool
+
+    @property
+    def detail(self) -> str:
+        """Which of the two it has."""
+        return "a handler, and no structs" if self.handler else "structs, and no handler"
+
+
+@dataclass(frozen=True, slots=True)
 class Version:
     """One driver version of the tree, with its whole tables (table -> number -> Entry)."""
 
@@ -38,8 +52,7 @@ class Version:
     """False for a step of the tree that no driver can be run at ("intermediate unqualified version")."""
     checksums: tuple[str, ...]
     tables: Mapping[str, Mapping[int, Entry]]
-    unmatched: tuple[str, ...] = ()
-    """Rows that only the handler tables or only the struct tables have."""
+    unmatched: tuple[Unmatched, ...] = ()
 
 
 def versions(nvproxy: GoPackage) -> tuple[dict[str, Version], list[Unread]]:
@@ -254,7 +267,7 @@ class _Interpreter:
     def _step(self, count: int) -> None:
         self.steps += count
         if self.steps > MAX_STEPS:
-            raise SourceError(f"{self.file}: the version tree needs more than {MAX_STEPS} steps")
+            raise SourceError(f"the version tree needs more than {MAX_STEPS} steps", self.file)
 
     # Expressions.
 
@@ -380,7 +393,7 @@ class _Interpreter:
 
     def _version(self, constructor: _Constructor) -> Version:
         tables: dict[str, dict[int, Entry]] = {table: {} for table in TABLES}
-        unmatched: list[str] = []
+        unmatched: list[Unmatched] = []
         try:
             record = self._invoke(constructor, {})
             handlers, names = _by_table(record), self._names(record)
@@ -393,12 +406,12 @@ class _Interpreter:
             for number, cell in sorted(cells.items()):
                 info = infos.get(number) if infos is not None else None
                 if infos is not None and info is None:
-                    unmatched.append(f"{table} {cell.symbol}: a handler, and no structs")
+                    unmatched.append(Unmatched(table, cell.symbol, handler=True))
                 entry = self.rows.entry(table, number, cell, info)
                 if entry is not None:
                     tables[table][number] = entry
             for number in sorted((infos or {}).keys() - cells.keys()):
-                unmatched.append(f"{table} {(infos or {})[number].symbol}: structs, and no handler")
+                unmatched.append(Unmatched(table, (infos or {})[number].symbol, handler=False))
         parent = constructor.parent or constructor.function.parent
         return Version(
             constructor.version,

@@ -115,12 +115,11 @@ def _closure(source: Readable, version: str, modeset: bool) -> Mapping[str, str]
     try:
         return source.closure(source.files(version), modeset)
     except SourceError as error:
-        raise SourceError(_located(source, version, error)) from None
+        raise error.at(_place(source, version)) from None
 
 
-def _located(source: Readable, version: str, error: SourceError | str) -> str:
-    text = str(error)
-    return text if text.startswith(str(source.path)) else f"{source.path}: {version}: {text}"
+def _place(source: Readable, version: str) -> str:
+    return f"{source.path}: {version}"
 
 
 class _Parser:
@@ -163,9 +162,9 @@ def _parse(
                 try:
                     parser.ask(source, files, wanted)
                 except SourceError as error:
-                    raise SourceError(_located(source, version, error)) from None
+                    raise error.at(_place(source, version)) from None
                 except OSError:
-                    raise SourceError(_located(source, version, "its parser could not be started")) from None
+                    raise SourceError("its parser could not be started", _place(source, version)) from None
                 busy[parser.connection] = (parser, key)
             for ready in wait(list(busy)):
                 assert isinstance(ready, Connection)
@@ -175,11 +174,10 @@ def _parse(
                     verdict, _, answer = ready.recv_bytes().partition(b"\n")
                 except (EOFError, OSError):
                     limits = f"{CPU_SECONDS} s of processor time, {MEMORY >> 30} GiB"
-                    raise SourceError(
-                        _located(source, version, f"the parser gave up on its headers (limits: {limits})")
-                    ) from None
+                    what = f"the parser gave up on its headers (limits: {limits})"
+                    raise SourceError(what, _place(source, version)) from None
                 if verdict != b"release":
-                    raise SourceError(_located(source, version, answer.decode("utf-8", "replace")))
+                    raise SourceError(answer.decode("utf-8", "replace"), _place(source, version))
                 idle.append(parser)
                 yield key, answer
     finally:

@@ -44,7 +44,7 @@ class _Bounded(io.RawIOBase):
         data = self._stream.read(min(size, 1 << 20) if size >= 0 else 1 << 20)
         self._total += len(data)
         if self._total > MAX_UNPACKED:
-            raise SourceError(f"{self._path}: unpacks to more than {MAX_UNPACKED >> 30} GiB")
+            raise SourceError(f"unpacks to more than {MAX_UNPACKED >> 30} GiB", self._path)
         if data:
             self.last = (self.last + data)[-512:]
         return data
@@ -69,10 +69,9 @@ class ArchiveSource(TreeSource):
         try:
             trees = _read(path)
         except SourceError as error:
-            text = str(error)
-            raise SourceError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+            raise error.at(path) from None
         except OSError as error:
-            raise SourceError(f"{path}: {error.strerror or error}") from None
+            raise SourceError(f"{error.strerror or error}", path) from None
         except (
             EOFError,
             tarfile.TarError,
@@ -82,11 +81,11 @@ class ArchiveSource(TreeSource):
             ValueError,
             OverflowError,
         ) as error:
-            raise SourceError(f"{path}: truncated or not a tar archive: {error}") from None
+            raise SourceError(f"truncated or not a tar archive: {error}", path) from None
         except RecursionError:
-            raise SourceError(f"{path}: extended headers without end") from None
+            raise SourceError("extended headers without end", path) from None
         if not trees:
-            raise SourceError(f"{path}: no {headers.SDK} in it: not a driver source archive")
+            raise SourceError(f"no {headers.SDK} in it: not a driver source archive", path)
         self._trees = by_version(path, ((name, tree.pop("version.mk", None), tree) for name, tree in trees.items()))
         super().__init__(path, self._trees)
 
@@ -110,19 +109,19 @@ def _read(path: Path) -> dict[str, dict[str, bytes]]:
             with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", tarinfo=_Member) as archive:
                 for count, member in enumerate(archive):
                     if count >= MAX_MEMBERS:
-                        raise SourceError(f"{path}: more than {MAX_MEMBERS} members")
+                        raise SourceError(f"more than {MAX_MEMBERS} members", path)
                     archive.members = []  # type: ignore[attr-defined]  # a stream is read once; do not keep them all
                     name = member.name.removeprefix("./")
                     if name.startswith("/") or ".." in name.split("/"):
-                        raise SourceError(f"{path}: member {member.name!r} is outside the archive's root")
+                        raise SourceError(f"member {member.name!r} is outside the archive's root", path)
                     if member.issym() or member.islnk():
                         raise SourceError(
-                            f"{path}: member {member.name!r} is a link to {member.linkname!r}; links are refused"
+                            f"member {member.name!r} is a link to {member.linkname!r}; links are refused", path
                         )
                     if not member.isreg():
                         if member.isdir():
                             continue
-                        raise SourceError(f"{path}: member {member.name!r} is neither a file nor a directory")
+                        raise SourceError(f"member {member.name!r} is neither a file nor a directory", path)
                     mark = _MARK.search("/" + name)
                     if name.rpartition("/")[2] == "version.mk":
                         root, inner = name.rpartition("/")[0], "version.mk"
@@ -134,25 +133,25 @@ def _read(path: Path) -> dict[str, dict[str, bytes]]:
                         continue
                     if member.size > MAX_HEADER:
                         raise SourceError(
-                            f"{path}: member {member.name!r} has {member.size} bytes; a header has at most {MAX_HEADER}"
+                            f"member {member.name!r} has {member.size} bytes; a header has at most {MAX_HEADER}", path
                         )
                     file = archive.extractfile(member)
                     content = b"" if file is None else file.read()
                     total += len(content)
                     if total > MAX_HEADERS * 4:
-                        raise SourceError(f"{path}: more than {MAX_HEADERS * 4 >> 20} MiB of headers")
+                        raise SourceError(f"more than {MAX_HEADERS * 4 >> 20} MiB of headers", path)
                     if inner == "version.mk":
                         makefiles[root] = content
                         continue
                     if inner in trees.setdefault(root, {}):
-                        raise SourceError(f"{path}: member {member.name!r} is there twice")
+                        raise SourceError(f"member {member.name!r} is there twice", path)
                     trees[root][inner] = content
                     if len(trees) > MAX_TREES:
-                        raise SourceError(f"{path}: more than {MAX_TREES} trees")
+                        raise SourceError(f"more than {MAX_TREES} trees", path)
             while stream.read(1 << 20):
                 pass
             if stream.last.strip(b"\0") or not stream.last:
-                raise SourceError(f"{path}: truncated: the archive does not end as tar archives do")
+                raise SourceError("truncated: the archive does not end as tar archives do", path)
     for root, tree in trees.items():
         if root in makefiles:
             tree["version.mk"] = makefiles[root]

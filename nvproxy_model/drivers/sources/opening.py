@@ -23,12 +23,12 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     try:
         mode = where.lstat().st_mode
     except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise SourceError(f"{getattr(error, 'strerror', None) or error}", path) from None
     if stat.S_ISLNK(mode):
-        raise SourceError(f"{path}: a symbolic link; name what it points to ({os.path.realpath(where)})")
+        raise SourceError(f"a symbolic link; name what it points to ({os.path.realpath(where)})", path)
     if stat.S_ISREG(mode):
         return ArchiveSource(where)
     if not stat.S_ISDIR(mode):
-        raise SourceError(f"{path}: neither a directory nor a file")
+        raise SourceError("neither a directory nor a file", path)
     directory = git_directory(where)
     return DirectorySource(where) if directory is None else RepositorySource(where, directory)

@@ -42,12 +42,12 @@ def git_directory(path: Path) -> Path | None:
     if os.path.lexists(path / ".git"):
         candidate = path / ".git"
         if candidate.is_symlink():
-            raise SourceError(f"{candidate}: a symbolic link; links are not followed")
+            raise SourceError("a symbolic link; links are not followed", candidate)
         if candidate.is_file():
             with candidate.open("rb") as file:
                 text = file.read(4096).decode("utf-8", "replace")
             if not text.startswith("gitdir: "):
-                raise SourceError(f"{candidate}: not a gitdir file")
+                raise SourceError("not a gitdir file", candidate)
             candidate = path / text.removeprefix("gitdir: ").strip()
     if not (candidate / "HEAD").is_file():
         return None
@@ -85,16 +85,16 @@ class Objects:
         git = shutil.which("git")
         if git is None:
             raise SourceError(
-                f"{path}: a git repository, and there is no git on this machine; name a directory or an archive"
+                "a git repository, and there is no git on this machine; name a directory or an archive", path
             )
         self._git = git
         if (directory / "shallow").exists():
             raise SourceError(
-                f"{path}: a shallow clone: its tags and their ancestry are cut off (git fetch --unshallow --tags)"
+                "a shallow clone: its tags and their ancestry are cut off (git fetch --unshallow --tags)", path
             )
         if (directory / "reftable").exists():
             raise SourceError(
-                f"{path}: refs in reftable format are not supported (git refs migrate --ref-format=files)"
+                "refs in reftable format are not supported (git refs migrate --ref-format=files)", path
             )
         self._home = tempfile.TemporaryDirectory(prefix="nvproxy-model-git-")
         home = Path(self._home.name)
@@ -162,12 +162,12 @@ class Objects:
                 for count, line in enumerate(process.stdout):
                     if count >= limit:
                         process.kill()
-                        raise SourceError(f"{self.path}: git {arguments[0]} answers more than {limit} lines")
+                        raise SourceError(f"git {arguments[0]} answers more than {limit} lines", self.path)
                     yield line.decode("utf-8", "surrogateescape").rstrip("\n")
             if process.returncode:
                 complaints.seek(0)
                 said = complaints.read(4096).decode("utf-8", "replace").strip() or f"ended with {process.returncode}"
-                raise SourceError(f"{self.path}: git {arguments[0]}: {said.splitlines()[0]}")
+                raise SourceError(f"git {arguments[0]}: {said.splitlines()[0]}", self.path)
 
     def check(self, names: Iterable[str]) -> Iterator[tuple[str, str] | None]:
         """(object id, type) of each name, or None for one that is not there."""
@@ -193,7 +193,7 @@ class Objects:
                     writer.write("".join(f"{oid}\n" for oid in part).encode())
                     writer.flush()
                 except BrokenPipeError:
-                    raise SourceError(f"{self.path}: git cat-file died: the repository is damaged") from None
+                    raise SourceError("git cat-file died: the repository is damaged", self.path) from None
                 for oid in part:
                     found[oid] = self._one(reader, oid, kind, limit)
         return found
@@ -215,15 +215,15 @@ class Objects:
     def _one(self, reader: IO[bytes], oid: str, kind: str, limit: int) -> bytes:
         head = reader.readline().split()
         if len(head) == 2:
-            raise SourceError(f"{self.path}: {kind} {oid} is missing (a partial clone? nothing is fetched)")
+            raise SourceError(f"{kind} {oid} is missing (a partial clone? nothing is fetched)", self.path)
         if len(head) != 3:
-            raise SourceError(f"{self.path}: {kind} {oid} cannot be read: the repository is damaged")
+            raise SourceError(f"{kind} {oid} cannot be read: the repository is damaged", self.path)
         if int(head[2]) > limit:
-            raise SourceError(f"{self.path}: {kind} {oid} has {int(head[2])} bytes; at most {limit} are read")
+            raise SourceError(f"{kind} {oid} has {int(head[2])} bytes; at most {limit} are read", self.path)
         content = reader.read(int(head[2]))
         reader.read(1)
         if head[1].decode() != kind or self._hash(b"%b %d\0" % (head[1], len(content)) + content).hexdigest() != oid:
-            raise SourceError(f"{self.path}: {kind} {oid} is not what its id says: the repository is damaged")
+            raise SourceError(f"{kind} {oid} is not what its id says: the repository is damaged", self.path)
         return content
 
     def entries(self, tree: bytes) -> Iterator[tuple[str, bytes, str]]:
@@ -249,7 +249,7 @@ class RepositorySource(Source):
         try:
             self._tags = self._read_tags()
             if not self._tags:
-                raise SourceError(f"{path}: a git repository without tags; releases are its tags")
+                raise SourceError("a git repository without tags; releases are its tags", path)
             self._parents: dict[str, str | None] | None = None
             self._trees: dict[tuple[str, str], dict[str, str]] = {}
             self._listings: dict[tuple[str, ...], Mapping[str, str]] = {}
@@ -319,7 +319,7 @@ class RepositorySource(Source):
             from difflib import get_close_matches
 
             near = get_close_matches(version, self._tags, 3, 0.5)
-            raise SourceError(f"{self.path}: no tag {version}" + (f"; near it: {', '.join(near)}" if near else ""))
+            raise SourceError(f"no tag {version}" + (f"; near it: {', '.join(near)}" if near else ""), self.path)
         if not self._directories:
             names = (*headers.ABI_DIRECTORIES, headers.EMBEDDED)
             answers = self._objects.check(f"{commit}:{name}" for commit in self._tags.values() for name in names)
@@ -337,7 +337,7 @@ class RepositorySource(Source):
             if ids[-1]:
                 found[headers.EMBEDDED] = ids[-1]
             if len(found) > MAX_FILES:
-                raise SourceError(f"{self.path}: {version}: more than {MAX_FILES} headers")
+                raise SourceError(f"{version}: more than {MAX_FILES} headers", self.path)
             listing = self._listings[ids] = found
         return listing
 
@@ -351,7 +351,7 @@ class RepositorySource(Source):
         depth = 0
         while level:
             if depth > MAX_DEPTH:
-                raise SourceError(f"{self.path}: tree {oid} is deeper than {MAX_DEPTH} folders")
+                raise SourceError(f"tree {oid} is deeper than {MAX_DEPTH} folders", self.path)
             depth += 1
             trees = self._objects.read(level.values(), "tree")
             level = {
@@ -360,7 +360,7 @@ class RepositorySource(Source):
                 for path, child in self._entries(prefix, tree, trees[tree], found)
             }
             if len(found) + len(level) > MAX_FILES:
-                raise SourceError(f"{self.path}: tree {oid} has more than {MAX_FILES} files")
+                raise SourceError(f"tree {oid} has more than {MAX_FILES} files", self.path)
         self._trees[directory, oid] = found
         return found
 
@@ -373,13 +373,13 @@ class RepositorySource(Source):
                         yield f"{prefix}{name}/", child
                 elif name.endswith(".h"):
                     if mode == b"120000":
-                        raise SourceError(f"{self.path}: {prefix}{name} is a symbolic link; links are not followed")
+                        raise SourceError(f"{prefix}{name} is a symbolic link; links are not followed", self.path)
                     found[f"{prefix}{name}"] = child
         except ValueError:
-            raise SourceError(f"{self.path}: tree {oid} cannot be read: the repository is damaged") from None
+            raise SourceError(f"tree {oid} cannot be read: the repository is damaged", self.path) from None
 
     def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
         found = self._objects.read(blobs, "blob")
         if sum(map(len, found.values())) > MAX_HEADERS:
-            raise SourceError(f"{self.path}: more than {MAX_HEADERS >> 20} MiB of headers in one release")
+            raise SourceError(f"more than {MAX_HEADERS >> 20} MiB of headers in one release", self.path)
         return found

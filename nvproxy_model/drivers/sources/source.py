@@ -148,7 +148,7 @@ class TreeSource(Source):
 
     def files(self, version: str) -> Mapping[str, str]:
         if version not in self.versions:
-            raise SourceError(f"{self.path}: no release {version}; it holds {', '.join(self.versions[:6])}")
+            raise SourceError(f"no release {version}; it holds {', '.join(self.versions[:6])}", self.path)
         if version not in self._files:
             files = {file: blob_id(content) for file, content in sorted(self.tree(version).items())}
             self._where |= {blob: (version, file) for file, blob in files.items()}
@@ -161,7 +161,7 @@ class TreeSource(Source):
             version, file = self._where[blob]
             found[blob] = self.content(version, file)
             if blob_id(found[blob]) != blob:
-                raise SourceError(f"{self.path}: {version}: {file} changed while it was read")
+                raise SourceError(f"{version}: {file} changed while it was read", self.path)
         return found
 
 
@@ -171,7 +171,7 @@ def by_version(path: Path, trees: Iterable[tuple[str, bytes | None, T]]) -> dict
     for name, version_mk, tree in trees:
         version = version_of(version_mk, name)
         if version in found:
-            raise SourceError(f"{path}: two trees of {version}")
+            raise SourceError(f"two trees of {version}", path)
         found[version] = tree
     return found
 
@@ -187,10 +187,10 @@ class DirectorySource(TreeSource):
             for entry in _bounded(path):
                 if Path(entry.path, headers.SDK).is_dir():
                     if entry.is_symlink():
-                        raise SourceError(f"{entry.path}: a tree that is a symbolic link; links are not followed")
+                        raise SourceError("a tree that is a symbolic link; links are not followed", entry.path)
                     trees.append((entry.name, Path(entry.path)))
             if not trees:
-                raise SourceError(f"{path}: no {headers.SDK} here or one folder below: not a driver source tree")
+                raise SourceError(f"no {headers.SDK} here or one folder below: not a driver source tree", path)
         named = (
             (name, read_file(tree, "version.mk") if has_file(tree, "version.mk") else None, tree)
             for name, tree in trees
@@ -214,21 +214,21 @@ def read_tree(tree: Path) -> dict[str, bytes]:
     while folders:
         folder, deep = folders.pop()
         if _outside(tree, folder):
-            raise SourceError(f"{tree / folder}: reached through a symbolic link; links are not followed")
+            raise SourceError("reached through a symbolic link; links are not followed", tree / folder)
         try:
             entries = list(_bounded(tree / folder))
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise SourceError(f"{tree / folder}: {error.strerror}") from None
+            raise SourceError(f"{error.strerror}", tree / folder) from None
         count += len(entries)
         if count > MAX_FILES:
-            raise SourceError(f"{tree}: more than {MAX_FILES} files in the ABI directories")
+            raise SourceError(f"more than {MAX_FILES} files in the ABI directories", tree)
         for entry in entries:
             path = f"{folder}/{entry.name}"
             if deep and entry.is_dir(follow_symlinks=False):
                 if path.count("/") - headers.SDK.count("/") > MAX_DEPTH:
-                    raise SourceError(f"{tree / folder}: deeper than {MAX_DEPTH} folders")
+                    raise SourceError(f"deeper than {MAX_DEPTH} folders", tree / folder)
                 folders.append((path, True))
             elif wanted_file(path):
                 names.append(path)
@@ -236,7 +236,7 @@ def read_tree(tree: Path) -> dict[str, bytes]:
         found[name] = read_file(tree, name)
         total += len(found[name])
         if total > MAX_HEADERS:
-            raise SourceError(f"{tree}: more than {MAX_HEADERS >> 20} MiB of headers")
+            raise SourceError(f"more than {MAX_HEADERS >> 20} MiB of headers", tree)
     return found
 
 
@@ -250,7 +250,7 @@ def _bounded(folder: Path) -> Iterator[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         for count, entry in enumerate(entries):
             if count > MAX_FILES:
-                raise SourceError(f"{folder}: more than {MAX_FILES} entries")
+                raise SourceError(f"more than {MAX_FILES} entries", folder)
             yield entry
 
 
@@ -263,19 +263,19 @@ def read_file(tree: Path, name: str) -> bytes:
     """A regular file's bytes; O_NONBLOCK so that a fifo answers, O_NOFOLLOW so that a link does not."""
     path = tree / name
     if _outside(tree, name.rpartition("/")[0]):
-        raise SourceError(f"{path}: reached through a symbolic link; links are not followed")
+        raise SourceError("reached through a symbolic link; links are not followed", path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         what = "a symbolic link; links are not followed" if path.is_symlink() else error.strerror
-        raise SourceError(f"{path}: {what}") from None
+        raise SourceError(f"{what}", path) from None
     with open(fd, "rb") as file:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise SourceError(f"{path}: not a regular file")
+            raise SourceError("not a regular file", path)
         if status.st_size > MAX_HEADER:
-            raise SourceError(f"{path}: {status.st_size} bytes; a header has at most {MAX_HEADER}")
+            raise SourceError(f"{status.st_size} bytes; a header has at most {MAX_HEADER}", path)
         content = file.read(MAX_HEADER + 1)
     if len(content) > MAX_HEADER:
-        raise SourceError(f"{path}: a header has at most {MAX_HEADER} bytes")
+        raise SourceError(f"a header has at most {MAX_HEADER} bytes", path)
     return content

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nvproxy_model.drivers.gvisor.checkout import read
 from nvproxy_model.drivers.gvisor.gosource import GoPackage
 from nvproxy_model.drivers.gvisor.rows import NamedStruct
-from nvproxy_model.drivers.gvisor.tables import versions
+from nvproxy_model.drivers.gvisor.tables import Unmatched, versions
 from nvproxy_model.errors import SourceError
 from tests.drivers.gvisor.gvisor_trees import BARE, CAPS, MODERN, NVGPU, TAGGED, TAGGED_TYPES, write
 
@@ -143,10 +143,10 @@ def test_deep_nesting_is_no_crash(tmp_path: Path, old: str, new: str) -> None:
 def test_rows_of_one_side_are_told(tmp_path: Path) -> None:
     text = MODERN.replace('nvgpu.UVM_DEINITIALIZE: simpleIoctlInfo("UVM_DEINITIALIZE"),', "")
     nvproxy = read(write(tmp_path, text))
-    assert nvproxy.versions["535.104.05"].unmatched == ("uvm UVM_DEINITIALIZE: a handler, and no structs",)
+    assert nvproxy.versions["535.104.05"].unmatched == (Unmatched("uvm", "UVM_DEINITIALIZE", handler=True),)
     text = MODERN.replace("nvgpu.UVM_DEINITIALIZE: uvmHandler(uvmIoctlNoParams, compUtil),", "")
     nvproxy = read(write(tmp_path, text))
-    assert nvproxy.versions["535.104.05"].unmatched == ("uvm UVM_DEINITIALIZE: structs, and no handler",)
+    assert nvproxy.versions["535.104.05"].unmatched == (Unmatched("uvm", "UVM_DEINITIALIZE", handler=False),)
 
 
 def test_the_size_of_a_tree_is_bounded() -> None:
