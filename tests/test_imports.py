@@ -136,6 +136,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "tools.trace": {
         "caps",
+        "errors",
         "policy",
         "tools",
         "trace.decode",
