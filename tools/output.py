@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import os
 import re
@@ -82,8 +83,17 @@ Table = tuple[Sequence[str], Iterable[Sequence[object]]]
 """A header and rows, for the formats that have columns."""
 
 
-def emit(args: argparse.Namespace, document: Mapping[str, Any], lines: Iterable[str], table: Table | None = None) -> None:
-    """Print an answer in the form that ``--format`` asks for; ``table`` serves csv and markdown."""
+def emit(
+    args: argparse.Namespace,
+    document: Mapping[str, Any],
+    lines: Iterable[str],
+    table: Table | None = None,
+    head: Sequence[str] = (),
+) -> None:
+    """Print an answer in the form that ``--format`` asks for.
+
+    ``table`` serves csv, markdown and html, the latter two below the sentences of ``head``.
+    """
     if args.format == "json":
         print_json(document)
     elif args.format == "text" or table is None:
@@ -94,11 +104,26 @@ def emit(args: argparse.Namespace, document: Mapping[str, Any], lines: Iterable[
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(table[0])
         writer.writerows([_cell(value) for value in row] for row in table[1])
+    elif args.format == "html":
+        say(_html(document, table, head))
     else:
         from nvproxy_model.drivers.render.markdown import escape
 
+        say(line for sentence in head for line in (escape(sentence), ""))
         say([f"| {' | '.join(table[0])} |", "|" + " --- |" * len(table[0])])
         say(f"| {' | '.join(escape(_cell(value)) for value in row)} |" for row in table[1])
+
+
+def _html(document: Mapping[str, Any], table: Table, head: Sequence[str]) -> Iterator[str]:
+    """One page that needs nothing else: no script, no other file."""
+    title = html.escape(document["schema"])
+    yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+    yield "<style>body{font:14px sans-serif}td,th{padding:2px 8px;text-align:left;border-bottom:1px solid #ccc}</style>"
+    yield from (f"<p>{html.escape(printable(sentence))}</p>" for sentence in head)
+    yield f"<table><tr>{''.join(f'<th>{html.escape(name)}</th>' for name in table[0])}</tr>"
+    for row in table[1]:
+        yield f"<tr>{''.join(f'<td>{html.escape(_cell(value))}</td>' for value in row)}</tr>"
+    yield f"</table><p>{html.escape('; '.join(f'{name} {value}' for name, value in versions().items()))}</p></html>"
 
 
 def _cell(value: object) -> str:

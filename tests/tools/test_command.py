@@ -104,6 +104,8 @@ DOCUMENTS = {
     "policy-conform": ["conform", "tests/data/nvproxy_vectors.json.xz"],
     "policy-seccomp": ["seccomp", "latest"],
     "policy-caps": ["caps", "compute"],
+    "policy-audit": ["audit"],
+    "policy-drivers": ["drivers"],
     "trace-decode": ["decode", TRACE],
     "trace-check": ["check", TRACE, "--driver", "580.126.20"],
     "trace-compare": ["compare", TRACE, "tests/data/traces/nvidia-smi.jsonl.gz"],

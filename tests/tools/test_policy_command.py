@@ -178,6 +178,40 @@ def test_the_answer_comes_first(run: Any, text: str, status: int, lines: list[st
     assert all(line in done.out for line in lines)
 
 
+LINES = [
+    ("ioctl(3, _IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2a, 0x20), 0x7ffe12345678) = 0", "frontend", 0x2A, ""),
+    ("[pid 12] ioctl(9</dev/nvidia-uvm<char 507:0>>, _IOC(_IOC_NONE, 0, 0x30, 0x3000), 0x7ff) = 0", "uvm", 0x30000030, ""),
+    ("nvproxy: unknown control command 0x2080852f (paramsSize=8)", "control", 0x2080852F, "nvproxy refused it"),
+    ("handler is undefined for control command 0x20801231 (paramsSize=20)", "control", 0x20801231, "nvproxy refused it"),
+    (
+        "W1130 10:00:00.000000       1 frontend.go:500] [   1:   1] nvproxy: missing capability for allocation class 0x000090cd",
+        "alloc",
+        0x90CD,
+        "missing capability",
+    ),
+    ("missing capability for allocation class 0x000090cd", "alloc", 0x90CD, "missing capability"),
+    ("kubectl-pod-1 | nvproxy: unknown uvm ioctl 55 = 0x37", "uvm", 0x37, "nvproxy refused it"),
+]
+
+
+@pytest.mark.parametrize(("line", "table", "number", "said"), LINES)
+def test_a_pasted_line_is_taken_as_it_is(run: Any, line: str, table: str, number: int, said: str) -> None:
+    document = run("explain", line, "--json").json
+    (answer,) = document["answers"]
+    assert (answer["kind"], answer["number"]) == (table, number)
+    assert said in (document["log_says"] or "")
+    assert said in run("explain", line).out
+
+
+def test_a_pasted_line_without_a_call(run: Any) -> None:
+    done = run("explain", 'openat(AT_FDCWD, "/dev/nvidiactl", O_RDWR|O_CLOEXEC) = 3')
+    assert (done.status, done.err) == (2, "")
+    assert "an open, not an ioctl" in done.out
+    done = run("explain", "ioctl(5, _IOC(_IOC_READ|_IOC_WRITE, 0x6d, 0, 0x10), 0x7ffd) = 0")
+    assert done.status == 2
+    assert "NVKMS" in done.out
+
+
 def test_a_refusal_says_what_to_do_and_doing_it_helps(run: Any) -> None:
     (answer,) = run("explain", "NV_EVENT_BUFFER", "--caps", "", "--json").json["answers"]
     assert answer["advice"] == ["run the sandbox with the capabilities compute,profiling"]
@@ -543,3 +577,39 @@ def test_a_closed_pipe_is_silent() -> None:
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.startswith("frontend ")
     assert done.stderr == ""
+
+
+def test_an_oci_profile_allows_what_the_list_allows_and_nothing_else(run: Any) -> None:
+    done = run("seccomp", "580.126.20", "--caps", "all,profiling,rdma", "--format", "oci")
+    profile = json.loads(done.out)["syscalls"]
+    rows = run("seccomp", "580.126.20", "--caps", "all,profiling,rdma", "--json").json
+    rows = rows["frontend"] + rows["uvm"]
+
+    def allowed(request: int) -> bool:
+        return any(
+            entry["names"] == ["ioctl"]
+            and all(
+                arg["index"] == 1 and arg["op"] == "SCMP_CMP_MASKED_EQ" and request & arg["value"] == arg["valueTwo"]
+                for arg in entry["args"]
+            )
+            for entry in profile
+        )
+
+    assert len(profile) == len(rows)
+    for row in rows:
+        assert allowed(row["request"])
+        for bit in range(32):
+            other = row["request"] ^ 1 << bit
+            assert allowed(other) == any(other & r["mask"] == r["request"] & r["mask"] for r in rows)
+    assert all(entry["action"] == "SCMP_ACT_ALLOW" for entry in profile)
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown"])
+def test_tables_in_columns(run: Any, form: str) -> None:
+    document = run("table", "580.126.20", "--json").json
+    out = run("table", "580.126.20", "--format", form).out
+    rows = sum(len(document[table]) for table in ("frontend", "uvm", "control", "alloc", "refused"))
+    assert out.count("0x") == rows
+    changes = run("table", "570.195.03", "--diff", "580.126.20", "--json").json["findings"]
+    out = run("table", "570.195.03", "--diff", "580.126.20", "--format", form).out
+    assert len(out.splitlines()) == len(changes) + (1 if form == "csv" else 2)

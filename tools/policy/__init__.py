@@ -24,13 +24,15 @@ PROGRAM = Program(
             "explain",
             "what becomes of one call, and why",
             "Takes a number (0x20801231, 545264177), a request as strace prints it (0xc020462a, _IOC(...), _IOWR(...)) or one of "
-            "NVIDIA's symbols: an escape, a UVM command, a control command, a class, or the struct of one. A number that several "
-            "tables have is explained for each, unless --kind picks one.",
+            "NVIDIA's symbols: an escape, a UVM command, a control command, a class, or the struct of one. A line of strace or of "
+            "nvproxy's log is taken as it is. A number that several tables have is explained for each, unless --kind picks "
+            "one. What is not a call is named for what it is.",
             (
                 Example("nvproxy-policy explain 0x20801231 --caps compute,utility,profiling"),
                 Example("nvproxy-policy explain '_IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2b, 0x30)'"),
                 Example("nvproxy-policy explain NV2080_CTRL_CMD_GPU_GET_RECOVERY_ACTION --driver 550.90.12"),
                 Example("nvproxy-policy explain 0x41 --kind alloc --json"),
+                Example("nvproxy-policy explain 'nvproxy: unknown uvm ioctl 55 = 0x37'"),
             ),
             {
                 0: "admitted, as far as the number decides; of several readings, at least one",
@@ -62,7 +64,7 @@ PROGRAM = Program(
                 _VERSION,
                 argument("--caps", metavar="C", help="only what these admit (default: every row)"),
                 argument("--diff", metavar="OTHER", help="a second release"),
-                formats(),
+                formats("csv", "markdown"),
             ),
             ("nvproxy-policy/table/1", "nvproxy-policy/table-diff/1"),
         ),
@@ -90,8 +92,44 @@ PROGRAM = Program(
                 Example("nvproxy-policy seccomp latest --caps all,profiling,rdma --json"),
             ),
             {0: "listed", 2: _UNKNOWN},
-            (_VERSION, CAPS, PROFILE, formats()),
+            (_VERSION, CAPS, PROFILE, formats("oci")),
             ("nvproxy-policy/seccomp/1",),
+        ),
+        Command(
+            "audit",
+            "which fields of the calls that a capability set opens carry fds, pointers, pids or addresses",
+            "Lists, for every call that these capabilities admit, each field that can carry a descriptor, a pointer, a process "
+            "number or an address of the host, the evidence for it, and what the model does with it. The first lines count the "
+            "values of the host that can reach the guest.",
+            (
+                Example("nvproxy-policy audit --caps compute,utility"),
+                Example("nvproxy-policy audit --driver 580.126.20 --caps all,profiling --format html > audit.html"),
+                Example("nvproxy-policy audit --format csv | grep ,pid,"),
+            ),
+            {0: "listed", 2: _UNKNOWN},
+            (_DRIVER, CAPS, PROFILE, ALLOW_UNSUPPORTED, formats("csv", "markdown", "html")),
+            ("nvproxy-policy/audit/1",),
+        ),
+        Command(
+            "drivers",
+            "which driver releases nvproxy knows, and which one an unlisted driver equals",
+            "Lists the releases: the parent of each, whether nvproxy supports it, for which architectures its installer's checksum "
+            "is known, whether its headers are recorded, and which one this machine has. With VERSION: whether nvproxy runs it, "
+            "or which supported release has the same tables and layouts, and runsc's flag for that. With --installer: whether "
+            "a file has the checksum that nvproxy pins.",
+            (
+                Example("nvproxy-policy drivers"),
+                Example("nvproxy-policy drivers host"),
+                Example("nvproxy-policy drivers 570.211.01"),
+                Example("nvproxy-policy drivers --installer NVIDIA-Linux-x86_64-580.126.20.run"),
+            ),
+            {0: "listed, or yes", 1: "no", 2: "could not tell"},
+            (
+                argument("version", nargs="?", metavar="VERSION", help="one release, listed or not, or host"),
+                argument("--installer", metavar="FILE", help="an installer, to check against the pinned checksums"),
+                formats("csv", "markdown"),
+            ),
+            ("nvproxy-policy/drivers/1",),
         ),
         Command(
             "caps",

@@ -46,11 +46,14 @@ def run(args: argparse.Namespace) -> int:
         "caps": list(policy.caps.names),
         "profile": policy.profile,
         "answers": answers,
+        "log_says": found.said or None,
         "not_a_call": None if answers else _not_a_call(found),
     }
     head = f"driver {policy.version}, capabilities {policy.caps or 'none'}" + (
         f", profile {policy.profile}" if policy.profile != "gvisor" else ""
     )
+    if found.said:
+        head += f"; in the pasted line {found.said}"
     emit(args, document, _text(head, answers) if answers else _text_not_a_call(found), (_COLUMNS, map(_row, answers)))
     if not answers:
         return UNKNOWN

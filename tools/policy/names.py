@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from nvproxy_model import abi, ioctl, versions
 from nvproxy_model.abi.constants import (
@@ -47,6 +47,8 @@ class Asked:
     number: int | None = None
     kind: str = "call"
     what: str = ""
+    said: str = ""
+    """What a pasted line of a log says became of it."""
 
 
 _FOREIGN: Final = {
@@ -69,12 +71,14 @@ def asked(text: str, kind: Table | None, version: DriverVersion) -> Asked:
         return Asked(kind="number", what=f"{why}: look at its low half, or at the field that it came from")
     found = _named(text)
     if not found.calls and not found.what:
+        found = _pasted(text)
+    if not found.calls and not found.what:
         fail(f"{text!r}: neither a number nor a known symbol{_suggestions(text)}")
     if kind is not None and found.calls:
         of_kind = tuple(call for call in found.calls if call.table == kind)
         if not of_kind:
             fail(f"{text!r}: not a {kind} symbol; it names {', '.join(sorted({call.table for call in found.calls}))}")
-        return Asked(of_kind)
+        return Asked(of_kind, said=found.said)
     return found
 
 
@@ -128,6 +132,46 @@ def _named(text: str) -> Asked:
     if symbol.kind in TABLES:
         return Asked((Call(symbol.kind, symbol.value),))
     return Asked(name=text, number=symbol.value, kind=symbol.kind, what=symbol.what)
+
+
+_KINDS: Final[Mapping[str, Table]] = {"fe": "frontend", "uvm": "uvm", "control": "control", "alloc": "alloc"}
+
+
+def _pasted(text: str) -> Asked:
+    """The call of one line of strace, of nvproxy's log or of gVisor's sniffer."""
+    from nvproxy_model.trace.lines import Problems, split
+    from nvproxy_model.trace.logs.kinds import KINDS
+    from nvproxy_model.trace.logs.prefixes import LINE_LIMIT, texts
+
+    if not re.search(r"[\s(]", text):
+        return Asked()
+    # nvproxy's own words may have been pasted without the prefix that marks them as its own.
+    for whole in (text, f"nvproxy: {text}"):
+        problems = Problems()
+        lines = list(texts(split(iter([whole.encode("utf-8", "replace") + b"\n"]), problems, LINE_LIMIT)))
+        for takes, read in KINDS.values():
+            if not any(map(takes, lines)):
+                continue
+            for record in read(lines, problems):
+                if record["k"] == "ioctl":
+                    return _recorded(record)
+                return Asked(name=record.get("path") or record["k"], kind="line", what=f"{_article(record['k'])}, not an ioctl")
+    return Asked()
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+
+
+def _recorded(record: Mapping[str, Any]) -> Asked:
+    number, request = int(record["key"], 16), int(record["req"], 16)
+    said = f"{record['by']} refused it: {record['refused']}" if "refused" in record else ""
+    table = _KINDS.get(record["kind"])
+    if table is None:
+        found = _numbered(request, None)
+        return found if not found.calls else Asked(number=request, kind="foreign", what="a request to a device of another driver")
+    size = ioctl.size(request) if table == "frontend" else None
+    return Asked((Call(table, number, size or None),), said=said)
 
 
 _MEANING: Final = {

@@ -11,14 +11,15 @@ from nvproxy_model.fields import CStruct
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import TABLES, Rule, Table
 from nvproxy_model.tools.command import fail
-from nvproxy_model.tools.output import print_json, say
+from nvproxy_model.tools.output import emit
 from nvproxy_model.tools.policy.shared import ADMITTED, REFUSED, caps_of, handled, node_of, structs
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["run"]
+__all__ = ["compare", "run"]
 
 SCHEMA = "nvproxy-policy/table/1"
 DIFF_SCHEMA = "nvproxy-policy/table-diff/1"
+_COLUMNS = ("table", "number", "name", "capabilities", "handling", "struct", "refused because")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,18 +30,25 @@ def run(args: argparse.Namespace) -> int:
         other = node_of(args.diff, allow_unsupported=True)
         if other is node:
             fail(f"--diff: {other} is VERSION itself")
-        return _diff(node, other, caps, json=args.format == "json")
+        return _diff(args, node, other, caps)
     rows = {table: list(_rows(node, table, caps)) for table in TABLES}
     refused = [] if caps is not None else list(_refused(node))
-    if args.format == "json":
-        document: dict[str, Any] = {"schema": SCHEMA, "version": node.name, "supported": node.supported}
-        document["caps"] = None if caps is None else list(caps.names)
-        for table in TABLES:
-            document[table] = [_json(rule, node) for rule in rows[table]]
-        print_json({**document, "refused": refused})
-        return ADMITTED
-    say(_lines(rows, refused, node))
+    document: dict[str, Any] = {"schema": SCHEMA, "version": node.name, "supported": node.supported}
+    document["caps"] = None if caps is None else list(caps.names)
+    for table in TABLES:
+        document[table] = [_json(rule, node) for rule in rows[table]]
+    document["refused"] = refused
+    emit(args, document, _lines(rows, refused, node), (_COLUMNS, _cells(document)))
     return ADMITTED
+
+
+def _cells(document: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+    for table in TABLES:
+        for row in document[table]:
+            structs_of = ", ".join(row["structs"])
+            yield table, f"{row['number']:#x}", row["name"], ",".join(row["caps"]), row["kind"], structs_of, None
+    for row in document["refused"]:
+        yield row["table"], f"{row['number']:#x}", row["name"], None, row["kind"], ", ".join(row["structs"]), row["why"]
 
 
 def _tables(node: DriverVersion) -> Policy:
@@ -89,24 +97,24 @@ def _lines(rows: Mapping[Table, list[Rule]], refused: list[dict[str, Any]], node
     yield f"{node}{'' if node.supported else ' (known, not supported)'}: {counts}"
 
 
-def _diff(base: DriverVersion, to: DriverVersion, caps: Caps | None, *, json: bool) -> int:
-    findings = [found for table in TABLES for found in _compare(table, base, to, caps)]
+def _diff(args: argparse.Namespace, base: DriverVersion, to: DriverVersion, caps: Caps | None) -> int:
+    findings = [found for table in TABLES for found in compare(table, base, to, caps)]
     compared = {
         table: len({rule.number for node in (base, to) for rule in _rows(node, table, caps)}) for table in TABLES
     }
     if not any(compared.values()):
         fail(f"--caps: {caps} admits nothing in either release: nothing was compared")
     verdict = "different" if findings else "same"
-    if json:
-        report = {"schema": DIFF_SCHEMA, "base": base.name, "next": to.name, "verdict": verdict}
-        print_json({**report, "compared": compared, "findings": findings})
-    else:
-        say(_diff_line(found) for found in findings)
-        say(
-            [
-                f"{base} to {to}: {verdict}; compared {', '.join(f'{n} {table}' for table, n in compared.items())} numbers"
-            ]
-        )
+    report = {"schema": DIFF_SCHEMA, "base": base.name, "next": to.name, "verdict": verdict}
+    document = {**report, "compared": compared, "findings": findings}
+    counts = ", ".join(f"{n} {table}" for table, n in compared.items())
+    last = f"{base} to {to}: {verdict}; compared {counts} numbers"
+    columns = ("table", "number", "name", "kind", "base", "next")
+    cells = (
+        (found["table"], f"{found['number']:#x}", found["name"], found["kind"], found["base"], found["next"])
+        for found in findings
+    )
+    emit(args, document, [*map(_diff_line, findings), last], (columns, cells))
     return REFUSED if findings else ADMITTED
 
 
@@ -115,7 +123,7 @@ def _diff_line(found: Mapping[str, Any]) -> str:
     return line if found["kind"].startswith("row-") else f"{line}: {found['base']} -> {found['next']}"
 
 
-def _compare(table: Table, base: DriverVersion, to: DriverVersion, caps: Caps | None) -> Iterator[dict[str, Any]]:
+def compare(table: Table, base: DriverVersion, to: DriverVersion, caps: Caps | None) -> Iterator[dict[str, Any]]:
     before = {rule.number: rule for rule in _rows(base, table, caps)}
     after = {rule.number: rule for rule in _rows(to, table, caps)}
     for number in sorted(before.keys() | after.keys()):

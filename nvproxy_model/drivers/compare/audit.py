@@ -33,6 +33,8 @@ class Audited:
     handled: str
     admitted: bool
     problem: str = ""
+    shown: bool = False
+    """Whether the driver returns a value of the host in it."""
 
 
 def audit_release(release: Release, listed: str, everything: bool = False) -> Iterator[Audited]:
@@ -87,7 +89,16 @@ def _audit(
         what = curated.what if curated else "fd" if isinstance(role, Fd) else shape.what if shape else "pointer"
         handled, problem = _handling(role, curated is not None, curated is not None and curated.translate, where)
         yield Audited(
-            name, entry.path, entry.offset, entry.field.type, what, tuple(how), handled, where == "admitted", problem
+            name,
+            entry.path,
+            entry.offset,
+            entry.field.type,
+            what,
+            tuple(how),
+            handled,
+            where == "admitted",
+            problem,
+            curated is not None and curated.shown,
         )
 
 

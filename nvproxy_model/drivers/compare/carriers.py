@@ -34,6 +34,7 @@ class Known:
     """A curated entry. ``what`` is ``fd``, ``pid``, ``pointer``, ``host-address`` or ``none`` (it only looks like one).
 
     ``translate``: the number means something else in a sandbox, so that a proxy must translate it or refuse the call.
+    ``shown``: the driver returns a value of the host in it, which the caller reads.
     """
 
     struct: str
@@ -42,6 +43,7 @@ class Known:
     function: str
     note: str = ""
     translate: bool = False
+    shown: bool = False
 
 
 def _fd(struct: str, path: str, function: str, note: str = "") -> Known:
@@ -119,10 +121,17 @@ CURATED: tuple[Known, ...] = (
         "NV0000_CTRL_GPUACCT_GET_ACCOUNTING_STATE_PARAMS", "pid", "pid", "cliresCtrlCmdGpuAcctGetAccountingState_IMPL()"
     ),
     Known(
-        "NV2080_CTRL_GPU_GET_PIDS_PARAMS", "pidTbl", "pid", "subdeviceCtrlCmdGpuGetPids_IMPL()", "the host's pids, out"
+        "NV2080_CTRL_GPU_GET_PIDS_PARAMS", "pidTbl", "pid", "subdeviceCtrlCmdGpuGetPids_IMPL()", "the host's pids, out", shown=True
     ),
     Known("NV2080_CTRL_GPU_GET_PID_INFO_PARAMS", "pidInfoList[].pid", "pid", "subdeviceCtrlCmdGpuGetPidInfo_IMPL()"),
-    *(Known(_UTIL_STRUCT, f"samples[].{e}.subProcessID", "pid", _UTIL, "a vGPU guest's, out") for e in _ENGINES),
+    *(
+        Known(_UTIL_STRUCT, f"samples[].{e}.procId", "pid", _UTIL, "of any process that used the engine, out", shown=True)
+        for e in _ENGINES
+    ),
+    *(
+        Known(_UTIL_STRUCT, f"samples[].{e}.subProcessID", "pid", _UTIL, "a vGPU guest's, out", shown=True)
+        for e in _ENGINES
+    ),
     *(
         Known(_UTIL_STRUCT, f"samples[].{e}.pOsPidInfo", "host-address", _UTIL, "cleared before it is copied out")
         for e in _ENGINES
@@ -154,7 +163,7 @@ CURATED: tuple[Known, ...] = (
 """Every entry for a struct that the model admits, and the descriptors of those that it does not."""
 
 _FD = re.compile(r"(?:^|_)fd$|[a-z]Fd$|Descriptor$|^descriptor$|^notificationHandle$|OsEvent$")
-_PID = re.compile(r"^pid$|[a-z]Pid$|^(?:[sS]ub)?[pP]rocessI[dD]$|^(?:sub)?[pP]idTbl$|^subPid$")
+_PID = re.compile(r"^pid$|[a-z]Pid$|^(?:[sS]ub)?[pP]roc(?:ess)?I[dD]$|^(?:sub)?[pP]idTbl$|^subPid$")
 _ADDRESS = re.compile(r"^p[A-Z]\w+$|[a-z]Ptr$|^(?:cpu|user|linear|kernel)(?:Virtual|Linear)?(?:Address|Va)$")
 
 
