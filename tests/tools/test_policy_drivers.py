@@ -59,7 +59,7 @@ def test_this_machines_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         ("580.126.20", 0, "580.126.20", None),
         ("latest", 0, TREE.latest.name, None),
         ("570.211.01", 0, "570.195.03", "--nvproxy-driver-version=570.195.03"),
-        ("595.45.04", 0, "590.48.01", "--nvproxy-driver-version=590.48.01"),
+        ("595.45.04", 1, None, None),
         ("575.51.02", 1, None, None),
     ],
 )

@@ -131,7 +131,7 @@ def _said(
     else:
         yield f"{'no' if 'differs' in why else 'could not tell'}: {name} is {state}; {why}"
         yield f"  to do      nvproxy-differ place {name} shows what it needs"
-    if node is None:
+    if node is None and equal is not None:
         yield f"  evidence   {why}"
 
 
