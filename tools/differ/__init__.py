@@ -252,7 +252,7 @@ PROGRAM = Program(
                 Example("nvproxy-differ report -o abi.html --source ~/open-gpu-kernel-modules"),
                 Example("nvproxy-differ report -o heat-map.svg"),
             ),
-            _EXITS,
+            {0: "written", 2: "could not read or write"},
             (
                 argument(
                     "names",

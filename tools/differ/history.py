@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         "releases": versions,
         "histories": [_as_json(history) for history in histories],
     }
-    emit(args, report, (line for history in histories for line in _lines(history)))
+    emit(args, report, (line for history in histories if history.kind != "unknown" for line in _lines(history)))
     if unknown:
         fail(
             f"{', '.join(q.text for q in unknown)}: in none of {len(versions)} releases{_meant(unknown[0].name, read)}"
@@ -114,21 +114,20 @@ def _step(finding: Any) -> str:
 
 
 def _value(state: Any) -> str:
-    from nvproxy_model.drivers.compare.findings import Entry
+    from nvproxy_model.drivers.compare.findings import Entry, typed
     from nvproxy_model.layout import Layout
 
     if isinstance(state, Layout):
         return f"{state.kind} of {state.size} bytes, {len(state.fields)} members"
     if isinstance(state, Entry):
-        dims = "".join(f"[{length}]" for length in state.field.dims)
-        return f"{state.field.type}{dims} of {state.field.size} bytes at offset {state.offset}"
+        return f"{typed(state.field)} of {state.field.size} bytes at offset {state.offset}"
     if isinstance(state, tuple):
         return ", ".join(state)
     return f"{state:#x}" if state >= 10 else str(state)
 
 
 def _side_by_side(history: History) -> Iterator[str]:
-    from nvproxy_model.drivers.compare.findings import entries
+    from nvproxy_model.drivers.compare.findings import entries, typed
     from nvproxy_model.drivers.compare.history import label
     from nvproxy_model.drivers.render.text import columns
 
@@ -145,7 +144,7 @@ def _side_by_side(history: History) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("offset:size", *(label(i) for i in range(len(tables))), "type")]
     for key in keys:
         cells = [f"{t[key].offset}:{t[key].field.size}" if key in t else "-" for t in tables]
-        spellings = list(dict.fromkeys(t[key].field.type for t in tables if key in t))
+        spellings = list(dict.fromkeys(typed(t[key].field) for t in tables if key in t))
         rows.append((key, *cells, " / ".join(spellings)))
     rows.append(("size", *(str(layout.size) for layout in history.states), ""))
     yield from columns(rows, right=range(1, len(tables) + 1))

@@ -27,6 +27,7 @@ __all__ = [
     "compare_releases",
     "different",
     "entries",
+    "typed",
     "verdict",
 ]
 
@@ -252,30 +253,31 @@ def _compare_field(
         class_ = "resized-and-moved" if moved else "resized-in-place"
         if new.in_union and old.in_union:
             class_ = "union-grown"
-        detail = f"{_typed(a)} of {a.size} bytes at {old.offset}, then {_typed(b)} of {b.size} at {new.offset}"
+        detail = f"{typed(a)} of {a.size} bytes at {old.offset}, then {typed(b)} of {b.size} at {new.offset}"
         yield Finding("field-resized", full, detail, a.size, b.size, class_)
     if moved:
         class_ = "resized-and-moved" if resized else "moved-same-size" if same_size else "moved"
         yield Finding(
-            "field-moved", full, f"{_typed(b)}: offset {old.offset}, then {new.offset}", old.offset, new.offset, class_
+            "field-moved", full, f"{typed(b)}: offset {old.offset}, then {new.offset}", old.offset, new.offset, class_
         )
-    detail = f"{_typed(a)}, then {_typed(b)}, at offset {new.offset}"
+    detail = f"{typed(a)}, then {typed(b)}, at offset {new.offset}"
     if (a.base == "ptr") != (b.base == "ptr"):
         yield Finding(
             "field-retyped", full, detail, a.type, b.type, "pointer-gained" if b.base == "ptr" else "pointer-lost"
         )
     elif a.base[0] != b.base[0] or (not resized and (a.base != b.base or a.dims != b.dims)):
-        yield Finding("field-retyped", full, detail, _typed(a), _typed(b), "type-changed")
+        yield Finding("field-retyped", full, detail, typed(a), typed(b), "type-changed")
     elif a.type != b.type and not resized and spelling and not (a.type.startswith("<") and b.type.startswith("<")):
         yield Finding("field-retyped", full, detail, a.type, b.type, "cosmetic")
 
 
-def _typed(field: Field) -> str:
+def typed(field: Field) -> str:
+    """A member's type as C declares it, array dimensions included: ``NvU8[16]``."""
     return field.type + "".join(f"[{length}]" for length in field.dims)
 
 
 def _describe(entry: Entry) -> str:
-    return f"{_typed(entry.field)} of {entry.field.size} bytes at offset {entry.offset}"
+    return f"{typed(entry.field)} of {entry.field.size} bytes at offset {entry.offset}"
 
 
 def _gained(entry: Entry, fds: Collection[str], how: str) -> str | None:

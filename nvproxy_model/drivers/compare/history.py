@@ -143,7 +143,7 @@ def _value(query: Query, release: Release, known: frozenset[str] | None) -> tupl
         names = tuple(
             name
             for name in (release.constants if known is None else known)
-            if release.constants.get(name) == query.number
+            if release.constants.get(name) == query.number and not name.endswith("_MESSAGE_ID")
         )
         return "number", tuple(sorted(names)) or None, tuple(sorted(names))
     layout = release.structs.get(query.name)
