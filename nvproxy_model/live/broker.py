@@ -301,12 +301,12 @@ class Broker:
                 if file is not None:
                     self.files.release(file)
                 os.close(taken)
+        if call.performed:
+            self.tally.spent(call.driver_ns, time.perf_counter_ns() - began - call.driver_ns)
         if result is None or self.observe:
             self.listener.proceed(request)
         else:
             self.listener.answer(request, 0 if result.errno else result.ret, result.errno)
-        if call.performed:
-            self.tally.spent(call.driver_ns, time.perf_counter_ns() - began - call.driver_ns)
 
     def _judge(self, call: Call) -> Result | None:
         """What the program gets back; None for a call that runs in it."""
@@ -326,6 +326,10 @@ class Broker:
         try:
             with self.graph_lock:
                 self._flying += 1
+                if file.fresh:
+                    # Perhaps it took the place of one that has ended.
+                    file.fresh = False
+                    self._sweep()
                 try:
                     result = self.session.ioctl(fd, number, address)
                 finally:
@@ -381,6 +385,11 @@ class Broker:
     def file_of(self, fd: int) -> File | None:
         """The open file behind a descriptor of the caller's, to be used until the call is over."""
         call = self.call
+        if fd not in call.found:
+            call.found[fd] = self._take(call, fd)
+        return call.found[fd]
+
+    def _take(self, call: Call, fd: int) -> File | None:
         try:
             taken = self.tasks.take(call.request.pid, fd)
         except OSError as error:
@@ -394,9 +403,6 @@ class Broker:
         if file is None:
             return File("other", -1)
         call.taken[-1] = (file, taken)
-        if file.fresh:
-            file.fresh = False
-            self._sweep()
         return file
 
     def _sweep(self) -> None:

@@ -32,11 +32,13 @@ class EndedError(Exception):
 class Call:
     """One ioctl while it is answered, by one thread of ours."""
 
-    __slots__ = ("driver_ns", "file", "performed", "request", "taken")
+    __slots__ = ("driver_ns", "file", "found", "performed", "request", "taken")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.file: OpenFile | None = None
+        self.found: dict[int, File | None] = {}
+        """What each descriptor that the call named stood for when it was first looked up."""
         self.taken: list[tuple[OpenFile | None, int]] = []
         self.driver_ns = 0
         self.performed = False
