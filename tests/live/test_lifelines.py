@@ -49,11 +49,11 @@ print(ran.report.status, flush=True)
 
 
 @contextmanager
-def running(world: World, *arguments: Any, limit: int = 0) -> Iterator[subprocess.Popen[str]]:
+def running(world: World, *arguments: Any, limit: int = 0, text: bool = True) -> Iterator[subprocess.Popen[Any]]:
     """A broker in a process of its own, on pipes."""
     command = [sys.executable, "-c", BROKER, str(world.nodes), str(world.program), str(limit), *map(str, arguments)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=text, cwd=ROOT, start_new_session=True
     ) as broker:
         try:
             yield broker
