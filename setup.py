@@ -30,11 +30,11 @@ PROTECTION = {
 }.get(MACHINE, [])
 COMPILE = ["-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", *WARNINGS, *PROTECTION]
 LINK = ["-Wl,-z,relro,-z,now,-z,noexecstack"]
-# Not in the shim yet, but in the source distribution: tests build them.
-SHARING = (
-    "bytes.h",
-    "owned.h",
-    *(f"{name}.{kind}" for name in ("ticket", "frame", "peer", "endpoint") for kind in "ch"),
+SHARING = ("ticket", "frame", "peer", "endpoint")
+TRACKING = ("gate", "ledger", "contexts", "vmm", "watch", "share", "cycle", "inventory")
+HEADERS = tuple(
+    SHIM + f"{name}.h"
+    for name in ("bytes", "owned", "shim", "surface", "track", "tracker", "real", *SHARING, *TRACKING[:3])
 )
 
 
@@ -50,7 +50,15 @@ NATIVE = [
         [SHIM + name for name in ("shim.c", "names.c", "loader.c", "lookup.c", "dlsym.S")],
         "-nostartfiles",
         f"-Wl,-z,defs,-z,nodelete,-soname,libcuinterpose.so,--version-script={SHIM}shim.map",
-        depends=tuple(SHIM + name for name in ("glibc.h", "shim.h", "surface.h", "shim.map", *SHARING)),
+        depends=tuple(SHIM + name for name in ("glibc.h", "shim.h", "surface.h", "track.h", "shim.map")),
+    ),
+    # Loaded by the shim with CUINTERPOSE_TRACK=1, so that a program that is not tracked has nothing of it.
+    shared_object(
+        "cuinterpose.libcutrack",
+        [SHIM + f"{name}.c" for name in (*SHARING, *TRACKING)],
+        "-Wl,-z,defs,-z,nodelete,-soname,libcutrack.so",
+        "-pthread",
+        depends=HEADERS,
     ),
     shared_object("cuinterpose.libcuprobe", [SHIM + "probe.c"]),
     shared_object(

@@ -233,7 +233,9 @@ static void share(const char *self)
 	strcpy(ticket.endpoint, endpoint.path);
 	MUST(cui_ticket_create(&ticket, &ticket_fd));
 	MUST(pipe2(alive, O_CLOEXEC));
-	struct cui_server server = { lookup, &handle, 5000, geteuid(), alive[0] };
+	struct cui_server server = {
+		.lookup = lookup, .context = &handle, .timeout_ms = 5000, .coordinator = geteuid(), .stop = alive[0],
+	};
 	pid_t child = fork();
 	if (!child) {
 		fcntl(ticket_fd, F_SETFD, 0);

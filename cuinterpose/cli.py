@@ -10,9 +10,9 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
-from . import launcher
+from . import group_commands, launcher
 from .launcher import LaunchError
-from .output import emit, say
+from .output import Failure, emit, say
 
 # (command, what it answers), by subcommand
 _EXAMPLES = {
@@ -30,6 +30,7 @@ _EXAMPLES = {
         ("cuinterpose conform --shim my.so --require all", "another shim, which must cover every route"),
     ],
     "peers": [("cuinterpose peers --json", "which endpoints are alive")],
+    **group_commands.EXAMPLES,
 }
 
 
@@ -60,15 +61,11 @@ def _examples(*names: str) -> str:
     return "examples:\n\n" + "\n".join(f"  {command:{width}}  {answer}" for command, answer in pairs)
 
 
-class Failure(Exception):
-    """One line for stderr; exit status 2."""
-
-
 def _run(arguments: argparse.Namespace) -> int:
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
         raise Failure("run: no command; write it after --")
-    launcher.run(command, check=arguments.check)
+    launcher.run(command, check=arguments.check, track=arguments.track)
     return 2  # not reached: run replaces the process or raises
 
 
@@ -236,13 +233,18 @@ def _parser() -> argparse.ArgumentParser:
         "run a command under the shim",
         "It replaces this process, so the exit status is the command's own. What ld.so would run without the shim is "
         "refused beforehand, with the reason: static and set-user-ID programs, another machine, a path that it splits.",
-        usage="cuinterpose run [--check] -- COMMAND...",
+        usage="cuinterpose run [--check] [--track] -- COMMAND...",
     )
     run.add_argument(
         "--check",
         action="store_true",
         help="first see, in a process of its own, that the shim loads and is on; and name the references of the program "
         "and its libraries that only the shim satisfies",
+    )
+    run.add_argument(
+        "--track",
+        action="store_true",
+        help="keep a ledger of its GPU memory, so that what it shares survives a checkpoint; sets CUINTERPOSE_TRACK=1",
     )
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command and its arguments")
     run.set_defaults(func=_run)
@@ -307,6 +309,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     peers.add_argument("--json", action="store_true", help="schema cuinterpose.peers/1")
     peers.set_defaults(func=_peers)
+    group_commands.register(add)
     return parser
 
 

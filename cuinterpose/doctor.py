@@ -18,8 +18,19 @@ from .remote import Object
 STATS = "cuinterpose_stats"
 _NAMES = frozenset((*surface.DRIVER, *surface.RUNTIME, "dlsym", "dlclose", STATS))
 _OWNERS = (surface.DRIVER_SONAME, *surface.RUNTIME_SONAMES, "libc.so.6", "libdl.so.2")
-_STATS_FIELDS = ("struct_size", "abi", "disabled", "bound", "by_dlsym", "by_resolver", "by_runtime", "unrecognised")
-_STATS_FORMAT = "<4I4Q"
+_STATS_FIELDS = (
+    "struct_size",
+    "abi",
+    "disabled",
+    "bound",
+    "by_dlsym",
+    "by_resolver",
+    "by_runtime",
+    "unrecognised",
+    "tracked",
+)
+_STATS_FORMAT = "<4I4QI4x"
+_STATS_WITHOUT_TRACKED = 48  # bytes
 _SHOWN = 10  # lines of what could not be read
 
 
@@ -177,7 +188,9 @@ def diagnose(pid: int) -> Diagnosis:
         try:
             raw = remote.read_memory(pid, shim.symbols[STATS], struct.calcsize(_STATS_FORMAT))
             read = dict(zip(_STATS_FIELDS, struct.unpack(_STATS_FORMAT, raw), strict=True))
-            stats = read if read["struct_size"] >= len(raw) and read["abi"] == 1 else None
+            stats = read if read["struct_size"] >= _STATS_WITHOUT_TRACKED and read["abi"] == 1 else None
+            if read["struct_size"] < len(raw):
+                read["tracked"] = 0
         except remote.Unreadable as error:
             shim.unreadable = f"{STATS}: {error}"
     references = []

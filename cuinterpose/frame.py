@@ -41,6 +41,16 @@ class Op(IntEnum):
 
     IDENTIFY = 1
     EXPORT = 2
+    # of a coordinator, to a tracked process; src/cycle.c says what each does
+    INVENTORY = 16
+    STATE = 17
+    CLOSE = 18
+    LET_GO = 19
+    HOLD = 20
+    LOCK = 21
+    SERVE = 22
+    IMPORT = 23
+    OPEN_GATE = 24
 
 
 class Status(IntEnum):

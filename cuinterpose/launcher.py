@@ -21,17 +21,20 @@ from pathlib import Path
 from . import elf
 from .directory import directory, open_directory
 from .output import say
+from .ticket import ENDPOINT_MAX, IDENTITY_SIZE
 
 SHIM = "libcuinterpose.so"
+TRACKER = "libcutrack.so"
 PROBE = "libcuprobe.so"
 _SEPARATORS = re.compile(r"[ :]+")  # ld.so splits LD_PRELOAD at both
 # glibc's line under LD_DEBUG=bindings: binding file A [0] to B [0]: normal symbol `name' [VERSION]
 _BINDING = re.compile(r"binding file (?P<file>.+) \[\d+\] to (?P<target>.+) \[\d+\]: \w+ symbol `(?P<symbol>[^']*)'")
+_LONGEST_DIRECTORY = ENDPOINT_MAX - 1 - 2 * IDENTITY_SIZE
 _MOST_INTERPRETERS = 4  # the kernel's own limit of nested #! lines
 
 # What --check asks in a process of its own, under the same environment.
 _CHECK = """
-import ctypes, sys
+import ctypes, os, sys
 try:
     stats = (ctypes.c_uint32 * 4).in_dll(ctypes.CDLL(None), "cuinterpose_stats")
 except ValueError:
@@ -40,6 +43,10 @@ if stats[0] < 48 or stats[1] != 1:
     sys.exit(f"cuinterpose_stats has {stats[0]} bytes and ABI {stats[1]}, expected at least 48 and ABI 1")
 if stats[2]:
     sys.exit("the shim is loaded and disabled (CUINTERPOSE_DISABLE=1)")
+if os.environ.get("CUINTERPOSE_TRACK") == "1":
+    tracked = (ctypes.c_uint32 * 14).in_dll(ctypes.CDLL(None), "cuinterpose_stats")
+    if stats[0] < 56 or not tracked[12]:
+        sys.exit("the shim is loaded and tracks nothing: its libcutrack.so is missing or of another version")
 """
 
 
@@ -205,7 +212,23 @@ class Launch:
     phantoms: tuple[tuple[str, str], ...] = ()
 
 
-def prepare(command: list[str], *, shim: Path | None = None, check: bool = False) -> Launch:
+def tracking(shim: Path) -> dict[str, str]:
+    """What of the environment makes the shim track. LaunchError if its endpoint would have no place, or it no tracker."""
+    if not (shim.parent / TRACKER).is_file():
+        raise LaunchError(f"{shim.parent / TRACKER}: no such file; what tracks comes with the shim, beside it")
+    try:
+        where = Path(os.path.abspath(directory()))
+        os.close(open_directory(where))
+    except OSError as error:
+        raise LaunchError(
+            f"--track: {error.strerror or error}: set CUINTERPOSE_DIR to a directory of your own with mode 0700"
+        ) from None
+    if len(os.fsencode(where)) > _LONGEST_DIRECTORY:
+        raise LaunchError(f"{where}: longer than {_LONGEST_DIRECTORY} bytes, so no socket fits; set CUINTERPOSE_DIR")
+    return {"CUINTERPOSE_TRACK": "1", "CUINTERPOSE_DIR": str(where)}
+
+
+def prepare(command: list[str], *, shim: Path | None = None, check: bool = False, track: bool = False) -> Launch:
     """How to run a command under the shim. LaunchError if it would run without the shim, or not at all."""
     shim = shim or shim_path()
     shim_elf = _read_elf(shim, "the shim")
@@ -221,6 +244,8 @@ def prepare(command: list[str], *, shim: Path | None = None, check: bool = False
     _refuse_secure_execution(started)
     clean = clean_path(shim)
     environment = {**os.environ, "LD_PRELOAD": preload(clean, os.environ.get("LD_PRELOAD"))}
+    if track:
+        environment |= tracking(shim)
     _refuse_what_ld_so_drops(started, program_elf.interpreter, environment, clean)
     if not check:
         return Launch(program, environment)
@@ -232,9 +257,9 @@ def prepare(command: list[str], *, shim: Path | None = None, check: bool = False
     return Launch(program, environment, tuple(only_the_shims(started, program_elf.interpreter, environment, clean)))
 
 
-def run(command: list[str], *, check: bool = False) -> None:
+def run(command: list[str], *, check: bool = False, track: bool = False) -> None:
     """Replaces this process by the command under the shim; LaunchError if that is not possible."""
-    launch = prepare(command, check=check)
+    launch = prepare(command, check=check, track=track)
     for file, symbol in launch.phantoms:
         say(
             f"cuinterpose: warning: {file} refers to {symbol}, which no library but the shim defines: "

@@ -10,6 +10,10 @@ import sys
 from typing import TextIO
 
 
+class Failure(Exception):
+    """Why a command has no answer: one line for stderr, exit status 2."""
+
+
 def visible(text: str) -> str:
     """text with everything that does not print as itself written as an escape.
 

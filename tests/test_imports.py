@@ -140,7 +140,6 @@ ARROWS: dict[str, set[str]] = {
     },
     "tools.trace": {
         "caps",
-        "errors",
         "policy",
         "tools",
         "trace.decode",

@@ -132,6 +132,21 @@ void cui_endpoint_answer(const struct cui_endpoint *endpoint, const struct cui_s
 	}
 }
 
+static pid_t pid_of(int client)
+{
+	struct ucred peer = { .pid = 0 };
+	socklen_t size = sizeof(peer);
+
+	getsockopt(client, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+	return peer.pid;
+}
+
+static bool controls(const struct cui_endpoint *endpoint, const struct cui_frame *request)
+{
+	return request->op >= CUI_FIRST_CONTROL && !(request->op & CUI_REPLY) && !request->status && !request->cuda &&
+	       !request->kind && cui_identity_same(&request->participant, &endpoint->participant);
+}
+
 /* One exchange; whatever the client did, the connection is then over. */
 static void exchange(const struct cui_endpoint *endpoint, const struct cui_server *server, int client)
 {
@@ -142,10 +157,16 @@ static void exchange(const struct cui_endpoint *endpoint, const struct cui_serve
 
 	if (status == CUI_TRANSPORT)
 		return;
+	if (status == CUI_OK && server->control && received < 0 && controls(endpoint, &request)) {
+		server->control(server->context, &request, client);
+		return;
+	}
 	if (status == CUI_OK)
 		cui_endpoint_answer(endpoint, server, &request, received >= 0, &reply, &answer);
 	else
 		reply.status = status;
+	if (answer >= 0 && server->served)
+		server->served(server->context, &request.resource, pid_of(client));
 	if (cui_frame_send(client, &reply, reply.status == CUI_OK ? answer : -1) == CUI_OK || answer < 0)
 		return;
 	/* too many descriptors under way, perhaps; if the client is gone, so be it */

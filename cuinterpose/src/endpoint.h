@@ -28,12 +28,20 @@ struct cui_endpoint {
 typedef enum cui_status cui_lookup(void *context, const struct cui_identity *resource, uint16_t kind, int *fd,
 				   int32_t *cuda);
 
+/* Before a descriptor is sent: to whom. */
+typedef void cui_served(void *context, const struct cui_identity *resource, pid_t client);
+
+/* Asked for something that is neither IDENTIFY nor EXPORT: answers it, now or on a duplicate of the connection. */
+typedef void cui_control(void *context, const struct cui_frame *request, int client);
+
 struct cui_server {
 	cui_lookup *lookup;
 	void *context;
 	unsigned int timeout_ms; /* for a client to ask, and to take its answer */
 	uid_t coordinator; /* who else may ask, or our own uid */
 	int stop; /* serving ends when this descriptor is readable */
+	cui_served *served; /* or NULL */
+	cui_control *control; /* or NULL: CUI_OP is the answer */
 };
 
 /*

@@ -15,7 +15,15 @@
  *	48	16	resource, echoed
  *
  * A reply carries exactly one descriptor if and only if its status is CUI_OK and
- * its op is EXPORT; nothing else carries any.  cuinterpose/frame.py is the same in Python.
+ * its op is EXPORT or INVENTORY; nothing else carries any.
+ *
+ * Ops from 16 are a coordinator's.  Of them the request's resource is two numbers,
+ * u32 each and then zeros: how many ms the step may take, and how many ms the process
+ * waits for the next step before it puts everything back.  The reply's kind is the
+ * phase that the process is in now, plus 256 times the stage that failed, its resource
+ * what that was about, its cuda the driver's result.
+ *
+ * cuinterpose/frame.py is the same in Python.
  */
 #ifndef CUI_FRAME_H
 #define CUI_FRAME_H
@@ -29,6 +37,17 @@
 enum cui_op {
 	CUI_IDENTIFY = 1,
 	CUI_EXPORT = 2,
+	/* of a coordinator, to a tracked process: see cycle.c */
+	CUI_FIRST_CONTROL = 16,
+	CUI_INVENTORY = 16, /* a sealed descriptor with JSON */
+	CUI_STATE = 17, /* the phase, and nothing else */
+	CUI_CLOSE = 18,
+	CUI_LET_GO = 19,
+	CUI_HOLD = 20,
+	CUI_LOCK = 21,
+	CUI_SERVE = 22,
+	CUI_IMPORT = 23,
+	CUI_OPEN_GATE = 24,
 	CUI_REPLY = 0x8000,
 };
 

@@ -16,21 +16,26 @@
 #include <errno.h>
 #include <limits.h>
 #include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "shim.h"
+#include "track.h"
 
 static struct library {
 	const char *soname;
 	enum cui_entry first, end;
 	const void *_Atomic dynamic; /* the object's dynamic section: its identity */
+	uintptr_t base;
 	char name[PATH_MAX]; /* as the dynamic loader spells it */
 	atomic_bool bound; /* the entries are filled in */
 	atomic_bool kept; /* we hold a reference */
 } libraries[] = {
-	{ "libcuda.so.1", 0, CUI_DRIVER_ENTRIES, NULL, "", false, false },
-	{ "libcudart.so.11.0", CUI_cudaGetDriverEntryPoint_11, CUI_cudaGetDriverEntryPoint_12, NULL, "", false, false },
-	{ "libcudart.so.12", CUI_cudaGetDriverEntryPoint_12, CUI_cudaGetDriverEntryPoint_13, NULL, "", false, false },
-	{ "libcudart.so.13", CUI_cudaGetDriverEntryPoint_13, CUI_ENTRIES, NULL, "", false, false },
+	{ "libcuda.so.1", 0, CUI_DRIVER_ENTRIES, NULL, 0, "", false, false },
+	{ "libcudart.so.11.0", CUI_cudaGetDriverEntryPoint_11, CUI_cudaGetDriverEntryPoint_12, NULL, 0, "", false, false },
+	{ "libcudart.so.12", CUI_cudaGetDriverEntryPoint_12, CUI_cudaGetDriverEntryPoint_13, NULL, 0, "", false, false },
+	{ "libcudart.so.13", CUI_cudaGetDriverEntryPoint_13, CUI_ENTRIES, NULL, 0, "", false, false },
 };
 #define LIBRARIES (sizeof(libraries) / sizeof(libraries[0]))
 
@@ -157,6 +162,7 @@ static void bind(uintptr_t base, const ElfW(Dyn) *dynamic, const char *name)
 		return;
 	if (!atomic_compare_exchange_strong(&library->dynamic, &claimed, dynamic) && claimed != dynamic)
 		return;
+	library->base = base;
 	/* the resolvers, which come first, last: what they return must be known by then */
 	for (enum cui_entry entry = library->end; entry-- > library->first;) {
 		void *address = find(base, &symbols, cui_entry_names[entry]);
@@ -195,9 +201,46 @@ bool cui_bind(enum cui_entry entry)
 	return atomic_load(&library->bound);
 }
 
+void *cui_driver_function(const char *name)
+{
+	const void *dynamic = atomic_load(&libraries[0].dynamic);
+
+	return dynamic && atomic_load(&libraries[0].bound) ? cui_defined(libraries[0].base, dynamic, name) : NULL;
+}
+
+/* With CUINTERPOSE_TRACK=1, the tracker: an object beside this one, so that without it there is nothing of it. */
+static void load_tracker(void)
+{
+	static const struct cui_host host = { CUI_TRACK_ABI, cui_entries, cui_driver_function };
+	static const char missing[] = "cuinterpose: no " CUI_TRACKER " that fits beside the shim: nothing is tracked\n";
+	const char *wanted = getenv("CUINTERPOSE_TRACK");
+	char path[PATH_MAX + sizeof("/" CUI_TRACKER)];
+	struct link_map *map;
+	cui_track_start_fn *start = NULL;
+	const void *const *functions = NULL;
+	Dl_info info;
+
+	if (!wanted || wanted[0] != '1' || wanted[1] || cui_disabled())
+		return;
+	/* what was preloaded may be a link to the shim */
+	if (dladdr1(libraries, &info, (void **)&map, RTLD_DL_LINKMAP) && realpath(info.dli_fname, path)) {
+		strcpy(strrchr(path, '/'), "/" CUI_TRACKER);
+		map = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+		if (map)
+			start = (cui_track_start_fn *)cui_defined(map->l_addr, map->l_ld, CUI_TRACK_START);
+	}
+	if (start)
+		functions = start(&host);
+	if (functions)
+		cui_track(functions);
+	else
+		(void)!write(STDERR_FILENO, missing, sizeof(missing) - 1);
+}
+
 /* What a program was linked with is bound before its first call; dlopened libraries are when dlsym meets them. */
 __attribute__((constructor)) static void bind_at_start(void)
 {
+	load_tracker();
 	dl_iterate_phdr(bind_object, NULL);
 	cui_disabled();
 }

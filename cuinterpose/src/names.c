@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Which names the shim covers.  Asked for every look-up of a name that begins
- * with "cu" and for every answer that a resolver gives, so: no hash, no string
- * function of libc, and one letter or the length rules most names out.
+ * with "cu" and for every answer that a resolver gives: most names are told apart
+ * by their length and three letters, and only what is left is compared.
+ *
+ * The table is filled by who asks first; threads that fill it at once put the same
+ * names in, and which goes where does not matter.
  */
 #include "shim.h"
 
-/* Sorted: the driver's names, then the runtime's ("cuM" < "cud"). */
 static const char *const covered[] = {
 #define X(name, ...) #name,
 	CUI_DRIVER(X)
@@ -15,38 +17,61 @@ static const char *const covered[] = {
 	CUI_RUNTIME_NEWER(X, 13)
 #undef X
 };
+#define COVERED (sizeof(covered) / sizeof(covered[0]))
 
-static int order_of(const char *a, const char *b)
+enum { LONGEST = 64, SLOTS = 2048 };
+static _Atomic uint8_t slots[SLOTS]; /* a name's number plus one */
+static atomic_bool filled;
+_Static_assert(COVERED < UINT8_MAX, "a number and one more fit in a slot");
+
+static bool same(const char *a, const char *b)
 {
 	while (*a && *a == *b)
 		a++, b++;
-	return (unsigned char)*a - (unsigned char)*b;
+	return *a == *b;
 }
 
-/* Most of the 500 names that a runtime asks for have a third letter or a length that no covered name has. */
+/* 0: not a name of ours, which have from 3 to 63 characters. */
+static unsigned int length_of(const char *name)
+{
+	unsigned int length = 0;
+
+	while (length < LONGEST && name[length])
+		length++;
+	return length == LONGEST || length < 3 ? 0 : length;
+}
+
+static unsigned int first_slot(const char *name, unsigned int length)
+{
+	return (((length * 37 + name[2]) * 37 + name[length / 2]) * 37 + name[length - 1]) % SLOTS;
+}
+
+static void fill(void)
+{
+	for (unsigned int i = 0; i < COVERED; i++) {
+		unsigned int slot = first_slot(covered[i], length_of(covered[i]));
+		uint8_t there = 0;
+
+		while (!atomic_compare_exchange_strong(&slots[slot], &there, i + 1) && there != i + 1) {
+			slot = (slot + 1) % SLOTS;
+			there = 0;
+		}
+	}
+	atomic_store_explicit(&filled, true, memory_order_release);
+}
+
 bool cui_covers(const char *name)
 {
-#define X(covered_name, ...) | UINT64_C(1) << (sizeof(#covered_name) - 1)
-	static const uint64_t lengths = 0 CUI_DRIVER(X) CUI_RUNTIME_NEWER(X, 13);
-#undef X
-	unsigned int low = 0, high = sizeof(covered) / sizeof(covered[0]), length = 2;
+	unsigned int length = length_of(name);
+	uint8_t there;
 
-	if (name[0] != 'c' || name[1] != 'u' || (name[2] != 'M' && name[2] != 'G' && name[2] != 'd'))
+	if (!length || name[0] != 'c' || name[1] != 'u')
 		return false;
-	while (length < 64 && name[length])
-		length++;
-	if (length == 64 || !(lengths >> length & 1))
-		return false;
-	while (low < high) {
-		unsigned int middle = (low + high) / 2;
-		int order = order_of(name + 2, covered[middle] + 2);
-
-		if (order == 0)
+	if (!atomic_load_explicit(&filled, memory_order_acquire))
+		fill();
+	for (unsigned int slot = first_slot(name, length);
+	     (there = atomic_load_explicit(&slots[slot], memory_order_relaxed)); slot = (slot + 1) % SLOTS)
+		if (same(covered[there - 1], name))
 			return true;
-		if (order < 0)
-			high = middle;
-		else
-			low = middle + 1;
-	}
 	return false;
 }

@@ -52,12 +52,21 @@ bool cui_disabled(void)
  * line, so that a resolver's answer costs a few nanoseconds.  Threads that fill it
  * at once put the same numbers in; which goes where does not matter.
  */
-enum { SLOTS = 256 };
+enum { SLOTS = 1024 };
 static _Atomic uint8_t slots[SLOTS];
+_Static_assert(CUI_ENTRIES < UINT8_MAX, "an entry and one more fit in a slot");
 
 static unsigned int first_slot(const void *address)
 {
-	return ((uintptr_t)address * 0x9e3779b97f4a7c15u) >> 56;
+	return ((uintptr_t)address * 0x9e3779b97f4a7c15u) >> 54;
+}
+
+/* Set once, before the program starts, by the constructor that loaded the tracker. */
+static const void *const *tracked;
+
+static void *called(enum cui_entry entry, void *address)
+{
+	return tracked && entry < CUI_DRIVER_ENTRIES && tracked[entry] ? (void *)tracked[entry] : address;
 }
 
 void cui_set_entry(enum cui_entry entry, void *address)
@@ -70,6 +79,17 @@ void cui_set_entry(enum cui_entry entry, void *address)
 		there = 0;
 	}
 	atomic_store_explicit(&cui_entries[entry], address, memory_order_release);
+	atomic_store_explicit(&cui_calls[entry], called(entry, address), memory_order_release);
+}
+
+void cui_track(const void *const *functions)
+{
+	tracked = functions;
+	cuinterpose_stats.tracked = 1;
+	/* what has no entry yet will get the tracker's function with it */
+	for (enum cui_entry entry = 0; entry < CUI_DRIVER_ENTRIES; entry++)
+		if (atomic_load(&cui_entries[entry]))
+			atomic_store(&cui_calls[entry], called(entry, atomic_load(&cui_entries[entry])));
 }
 
 enum cui_entry cui_entry_at(const void *address)
@@ -111,13 +131,12 @@ static void substitute(void **pfn, const char *name, _Atomic uint64_t *route)
 }
 
 /*
- * Each name has two functions here.  first_NAME fills the entry until the real
- * function is known, and for good where there is none; wrap_NAME is then a load
- * and a jump.  It is exported by an alias: a program that is not position
+ * Each name has two functions here.  first_NAME is called until the real function
+ * is known, and for good where there is none; wrap_NAME is then a load and a jump.  It is exported by an alias: a program that is not position
  * independent makes its own PLT slot the address of an exported function that it
  * names, and the shim would then hand that slot out.
  */
-#define REAL(entry) atomic_load_explicit(&cui_entries[entry], memory_order_relaxed)
+#define REAL(entry) atomic_load_explicit(&cui_calls[entry], memory_order_relaxed)
 
 #define FIRST(symbol, entry, params, args, not_loaded)                        \
 	static int first_##symbol params                                      \
@@ -139,6 +158,7 @@ static void substitute(void **pfn, const char *name, _Atomic uint64_t *route)
 	}                                                                       \
 	EXPORT_AS(name, params)
 CUI_FORWARDED(X)
+CUI_WATCHED(X, X)
 #undef X
 
 /*
@@ -147,7 +167,7 @@ CUI_FORWARDED(X)
  */
 #define RESOLVE(entry, params, args, pfn, route)                       \
 	int(*function) params =                                        \
-		atomic_load_explicit(&cui_entries[entry], memory_order_acquire); \
+		atomic_load_explicit(&cui_calls[entry], memory_order_acquire); \
 	int result = function args;                                    \
 	if (result == 0 && pfn)                                        \
 		substitute(pfn, symbol, &cuinterpose_stats.route);     \
@@ -192,7 +212,9 @@ void *const cui_wrappers[CUI_ENTRIES] = {
 #undef X
 };
 
-void *_Atomic cui_entries[CUI_ENTRIES] = {
+void *_Atomic cui_entries[CUI_ENTRIES];
+
+void *_Atomic cui_calls[CUI_ENTRIES] = {
 #define X(name, ...) [CUI_##name] = (void *)first_##name,
 	CUI_DRIVER(X)
 #undef X

@@ -36,6 +36,8 @@ struct cuinterpose_stats {
 	_Atomic uint64_t by_resolver;
 	_Atomic uint64_t by_runtime;
 	_Atomic uint64_t unrecognised; /* covered names whose address was neither ours nor the driver's */
+	uint32_t tracked; /* CUINTERPOSE_TRACK=1 */
+	uint32_t reserved;
 };
 extern struct cuinterpose_stats cuinterpose_stats;
 
@@ -45,14 +47,17 @@ bool cui_bind(enum cui_entry entry); /* looks for the entry's library if need be
 void cui_bind_at(const void *address); /* binds the library that holds address, if it is one of ours */
 void cui_keep_mapped(void); /* takes a reference on each bound library */
 void *cui_defined(uintptr_t base, const void *dynamic, const char *name);
+void *cui_driver_function(const char *name); /* of libcuda.so.1, once it is bound; NULL: not there */
 
 /* shim.c: the rule. */
 extern void *_Atomic cui_entries[CUI_ENTRIES]; /* the real function once bound, if there is one */
+extern void *_Atomic cui_calls[CUI_ENTRIES]; /* where a wrapper jumps to: that function, or the tracker's */
 extern void *const cui_wrappers[CUI_ENTRIES];
 void cui_set_entry(enum cui_entry entry, void *address);
 enum cui_entry cui_entry_at(const void *address); /* or CUI_NO_ENTRY */
 bool cui_is_wrapper(const void *address);
 bool cui_disabled(void);
+void cui_track(const void *const *functions); /* the tracker's, by entry; NULL: not tracked */
 
 /* names.c: whether a name is of the surface. */
 bool cui_covers(const char *name);

@@ -109,26 +109,34 @@ bool cui_ticket_decode(const uint8_t bytes[CUI_TICKET_SIZE], struct cui_ticket *
 	return true;
 }
 
+int cui_sealed(const char *name, const void *bytes, size_t size)
+{
+	unsigned int flags = OUR_MFD_CLOEXEC | OUR_MFD_ALLOW_SEALING;
+	CUI_OWNED int memfd = syscall(SYS_memfd_create, name, flags | OUR_MFD_NOEXEC_SEAL);
+
+	if (memfd < 0 && errno == EINVAL)
+		memfd = syscall(SYS_memfd_create, name, flags);
+	if (memfd < 0)
+		return -errno;
+	ssize_t written = pwrite(memfd, bytes, size, 0);
+	if (written != (ssize_t)size)
+		return written < 0 ? -errno : -EIO;
+	if (fcntl(memfd, OUR_F_ADD_SEALS, OUR_SEALS) < 0)
+		return -errno;
+	return cui_take(&memfd);
+}
+
 int cui_ticket_create(const struct cui_ticket *ticket, int *fd)
 {
 	uint8_t bytes[CUI_TICKET_SIZE];
-	unsigned int flags = OUR_MFD_CLOEXEC | OUR_MFD_ALLOW_SEALING;
-	CUI_OWNED int memfd = -1;
 
 	*fd = -1;
 	if (!cui_ticket_encode(ticket, bytes))
 		return -EINVAL;
-	memfd = syscall(SYS_memfd_create, "cuinterpose-ticket", flags | OUR_MFD_NOEXEC_SEAL);
-	if (memfd < 0 && errno == EINVAL)
-		memfd = syscall(SYS_memfd_create, "cuinterpose-ticket", flags);
-	if (memfd < 0)
-		return -errno;
-	ssize_t written = pwrite(memfd, bytes, sizeof(bytes), 0);
-	if (written != (ssize_t)sizeof(bytes))
-		return written < 0 ? -errno : -EIO;
-	if (fcntl(memfd, OUR_F_ADD_SEALS, OUR_SEALS) < 0)
-		return -errno;
-	*fd = cui_take(&memfd);
+	int sealed = cui_sealed("cuinterpose-ticket", bytes, sizeof(bytes));
+	if (sealed < 0)
+		return sealed;
+	*fd = sealed;
 	return 0;
 }
 

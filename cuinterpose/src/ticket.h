@@ -21,6 +21,7 @@
 #define CUI_TICKET_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define CUI_TICKET_SIZE 256
@@ -57,6 +58,9 @@ int cui_identity_random(struct cui_identity *identity);
 /* false: the ticket breaks a rule above. */
 bool cui_ticket_encode(const struct cui_ticket *ticket, uint8_t bytes[CUI_TICKET_SIZE]);
 bool cui_ticket_decode(const uint8_t bytes[CUI_TICKET_SIZE], struct cui_ticket *ticket);
+
+/* A descriptor with FD_CLOEXEC that holds these bytes and can no longer change; or -errno. */
+int cui_sealed(const char *name, const void *bytes, size_t size);
 
 /* 0, and *fd is a sealed descriptor with FD_CLOEXEC that the caller owns; or -errno, and *fd is -1. */
 int cui_ticket_create(const struct cui_ticket *ticket, int *fd);

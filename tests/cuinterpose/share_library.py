@@ -106,6 +106,8 @@ class CServer(ctypes.Structure):
         ("timeout_ms", ctypes.c_uint),
         ("coordinator", ctypes.c_uint),
         ("stop", ctypes.c_int),
+        ("served", ctypes.c_void_p),
+        ("control", ctypes.c_void_p),
     )
 
 

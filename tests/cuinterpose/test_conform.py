@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cuinterpose import conform as module
 from cuinterpose import elf, launcher, surface
 from tests import ROOT
-from tests.cuinterpose.shim_world import DRIVERS, Command, World
+from tests.cuinterpose.shim_world import DRIVERS, NATIVE, Command, World
 
 REAL = "NVPROXY_LIBCUDA"
 
@@ -96,6 +96,7 @@ def test_fake_drivers(command: Command, driver: str) -> None:
     version = DRIVERS[driver]
     multicast = {name for name in surface.DRIVER if "Multicast" in name}
     lacking = {name for name in multicast if version < (13010 if name.endswith("_v2") else 12010)}
+    lacking |= set(surface.WATCHED) - set(faked_of_the_watched())
     check_full_coverage(found["coverage"], lacking)  # type: ignore[arg-type]
     assert int(str(found["substituted"])) > 2000
 
@@ -251,7 +252,8 @@ def test_required_routes_that_are_covered(command: Command, required: str) -> No
     assert routes["covered"] == routes["asked"] == routes["required"]
     names = found["names"]
     assert isinstance(names, dict)
-    assert names["covered"] == names["given"] == list(surface.DRIVER)
+    assert names["covered"] == names["given"]
+    assert set(names["given"]) == {*surface.TYPED, *faked_of_the_watched()}
 
 
 def test_required_routes_that_are_not_asked(command: Command) -> None:
@@ -341,10 +343,16 @@ def test_text_output(command: Command) -> None:
     assert re.search("cuMulticastBindMem_v2 +phantom", done.stdout)
 
 
+def faked_of_the_watched() -> list[str]:
+    text = (NATIVE / "fake.h").read_text()
+    return re.findall(r"F\((\w+),", text[text.index("#define FAKE_WATCHED") : text.index("#define FAKE_MULTICAST")])
+
+
 def test_surface_is_the_shims(plain: World) -> None:
     header = (ROOT / "cuinterpose" / "src" / "surface.h").read_text()
-    for name in (*surface.DRIVER, *surface.RUNTIME):
+    for name in (*surface.TYPED, *surface.RUNTIME):
         assert f"X({name}," in header
-    assert list(surface.DRIVER) == sorted(surface.DRIVER)
-    assert sorted((*surface.DRIVER, *surface.RUNTIME)) == [*surface.DRIVER, *surface.RUNTIME]
-    assert header.count("X(cu") == len(surface.DRIVER) + 2 + 4
+    assert header.count("X(cu") == len(surface.TYPED) + 2 + 4
+    assert re.findall(r"\t[GN]\((\w+),", header) == list(surface.WATCHED)
+    for names in (surface.TYPED, tuple(surface.WATCHED), surface.RUNTIME):
+        assert list(names) == sorted(names)

@@ -52,6 +52,7 @@ def check_linked_file(path: Path, machine: str) -> None:
     # nothing private of the C library, which vanishes between releases, and none of the locks or allocators
     assert {name.split("@")[0] for name in needed} <= {
         *("dlopen", "dlvsym", "dladdr1", "dlinfo", "dl_iterate_phdr", "strcmp", "getenv", "write", "_exit"),
+        *("realpath", "strrchr", "strcpy", "memcpy"),  # the tracker's path
         *("environ", "__environ", "__errno_location"),
     }
     assert not [name for name in needed if "PRIVATE" in name]
@@ -129,14 +130,31 @@ def check_prototypes(header: Path, where: Path) -> None:
             "typedef struct CUmulticastObjectProp_st CUmulticastObjectProp; typedef int CUmulticastGranularity_flags;"
         )
     lines += ["#undef cuGetProcAddress", f'#include "{ROOT}/cuinterpose/src/surface.h"']
-    lines.append("#define X(name, params, args) typedef CUresult type_of_##name params;\nCUI_DRIVER(X)\n#undef X")
+    lines.append("#define X(name, params, args) typedef CUresult type_of_##name params;\nCUI_TYPED(X)\n#undef X")
     lines += [
         f'_Static_assert(__builtin_types_compatible_p(__typeof__({name}), type_of_{name}), "{name}");'
-        for name in surface.DRIVER
+        for name in surface.TYPED
         if name in declared
     ]
     source = where / f"prototypes-{version}.c"
     source.write_text("\n".join(lines) + "\n")
-    checked = sum(name in declared for name in surface.DRIVER)
+    checked = sum(name in declared for name in surface.TYPED)
     assert checked >= 15, (header, checked)
+    check_parameter_counts(header)
     subprocess.run(["gcc", "-fsyntax-only", "-I", str(header.parent), str(source)], check=True)
+
+
+def check_parameter_counts(header: Path) -> None:
+    """What is forwarded by its number of parameters has that number. _ptds and _ptsz take what their base takes."""
+    text = header.read_text(errors="replace")
+    declared = {
+        name: 0 if parameters.strip() in ("", "void") else parameters.count(",") + 1
+        for name, parameters in re.findall(r"CUresult CUDAAPI (\w+)\(([^;]*?)\);", text, re.S)
+    }
+    found = 0
+    for name, count in surface.WATCHED.items():
+        spelled = name if name in declared else re.sub(r"_pt[ds][sz]$", "", name)
+        if spelled in declared:
+            assert declared[spelled] == count, (header, name, declared[spelled], count)
+            found += 1
+    assert found >= 60, (header, found)

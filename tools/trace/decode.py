@@ -10,18 +10,15 @@ from typing import Any
 
 import orjson
 
-from nvproxy_model.errors import NvproxyError
 from nvproxy_model.tools.command import UNKNOWN
 from nvproxy_model.tools.output import bold, progress, versions
 from nvproxy_model.tools.trace.shared import ADMITTED, choose_driver, problems, selected
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.decode.decoder import SCHEMA, Decoder
 from nvproxy_model.trace.format import printable
-from nvproxy_model.trace.reader import Reader, TraceError
+from nvproxy_model.trace.reader import Reader
 
 _LONG = 8
-_DRIVERS = 16
-"""Making a decoder takes some 12 ms; a file of traces of several machines names a few drivers."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,31 +28,20 @@ def run(args: argparse.Namespace) -> int:
     reader = Reader(args.file)
     keep = selected(args)
     numbers = set(args.number or ())
-    left_out = False
-
-    def decoder_of(name: str, line: int) -> Decoder | None:
-        """The decoder of a release; None, and a problem once, where there is none or the file names too many."""
-        nonlocal left_out
-        if name not in decoders:
-            try:
-                if len(decoders) >= _DRIVERS:
-                    raise TraceError(f"more than {_DRIVERS} drivers in one trace: the records of the rest are left out")
-                decoders[name] = Decoder(Catalog(name))
-            except NvproxyError as error:
-                if not left_out:
-                    reader.problems.add(line, str(error))
-                left_out = True
-        return decoders.get(name)
 
     def decoded() -> Iterator[dict[str, Any]]:
         for rec in progress(reader):
             if not keep(rec) or (numbers and rec.key not in numbers):
                 continue
+            name = driver
             # Traces of several machines in one file: each is read by its own driver.
-            own = reader.header.driver if args.driver is None else None
-            decoder = decoder_of(own or driver, rec.line)
+            if args.driver is None and reader.header.driver is not None:
+                name = reader.header.driver
+            decoder = decoders.get(name)
             if decoder is None:
-                continue
+                if len(decoders) >= 64:
+                    decoders.clear()
+                decoder = decoders[name] = Decoder(Catalog(name))
             obj = decoder.record(rec)
             if args.name and not fnmatch.fnmatchcase(obj.get("name") or "", args.name):
                 continue

@@ -40,6 +40,7 @@ typedef void *lookup_fn(void *, const char *);
 struct stats {
 	uint32_t struct_size, abi, disabled, bound;
 	uint64_t by_dlsym, by_resolver, by_runtime, unrecognised;
+	uint32_t tracked, reserved;
 };
 
 static const struct {
@@ -313,6 +314,7 @@ static void phantom_runtime(void)
 #define F(symbol, base, since, count) function symbol;
 FAKE_MULTICAST(F)
 FAKE_DEVICE_EXPLICIT(F)
+FAKE_WATCHED(F)
 #undef F
 function cuMemCreate, cuMemRelease, cuMemAddressReserve, cuMemAddressFree, cuMemRetainAllocationHandle, cuMemMap, cuMemMapArrayAsync,
 	cuMemMapArrayAsync_ptsz, cuMemUnmap, cuMemSetAccess, cuMemGetAccess, cuMemExportToShareableHandle,

@@ -23,7 +23,17 @@
 	F(cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020, 4) \
 	F(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020, 3) \
 	F(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, 3) \
-	F(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, 10020, 2)
+	F(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, 10020, 2) \
+	FAKE_WATCHED(F)
+/* some of what is covered for tracked programs only */
+#define FAKE_WATCHED(F)                                               \
+	F(cuCtxDestroy_v2, cuCtxDestroy, 4000, 1)                     \
+	F(cuGraphLaunch, cuGraphLaunch, 10000, 2)                     \
+	F(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, 2)              \
+	F(cuMemcpyHtoD_v2, cuMemcpyHtoD, 3020, 3)                     \
+	F(cuMemcpyPeerAsync, cuMemcpyPeerAsync, 4000, 6)              \
+	F(cuMemsetD2D8_v2, cuMemsetD2D8, 3020, 5)                     \
+	F(cuStreamBeginCapture_v2, cuStreamBeginCapture, 10010, 2)
 #define FAKE_MULTICAST(F)                                             \
 	F(cuMulticastCreate, cuMulticastCreate, 12010, 2)             \
 	F(cuMulticastAddDevice, cuMulticastAddDevice, 12010, 2)       \
