@@ -83,25 +83,25 @@ class Diagnosis:
     def _answer(self) -> tuple[str, str, str]:
         bypasses = sum(reference.state == "bypass" for reference in self.references)
         unread = f"{len(self.unreadable)} of its objects could not be read" if self.unreadable else ""
-        if bypasses and self.shim:
-            return (
-                "bypassed",
-                f"bypassed: {bypasses} references lead past the shim",
-                "RTLD_DEEPBIND, dlmopen and a dlsym of libc's own lead past a preloaded object: see the lines below",
-            )
-        if not self.shim and unread and not bypasses:
-            return "unclear", f"cannot tell: {unread}; the shim may be among them", ""
-        if not self.drivers and not self.runtimes and not bypasses:
+        if not self.drivers and not self.runtimes:
             if unread:
-                return "unclear", f"cannot tell: {unread}; CUDA may be among them", ""
+                return "unclear", f"cannot tell: {unread}; CUDA and the shim may be among them", ""
             with_shim = "the shim is loaded, and " if self.shim else ""
             return (
                 "unclear",
                 f"cannot tell: {with_shim}CUDA is not, neither {surface.DRIVER_SONAME} nor a runtime (libcudart.so)",
                 "ask again once the process has made its first CUDA call",
             )
+        if not self.shim and unread and not bypasses:
+            return "unclear", f"cannot tell: {unread}; the shim may be among them", ""
         if not self.shim:
             return "bypassed", "bypassed: the shim is not loaded", "start it with: cuinterpose run -- COMMAND"
+        if bypasses:
+            return (
+                "bypassed",
+                f"bypassed: {bypasses} references lead past the shim",
+                "RTLD_DEEPBIND, dlmopen and a dlsym of libc's own lead past a preloaded object: see the lines below",
+            )
         if self.stats and self.stats["disabled"]:
             return "bypassed", "bypassed: the shim is disabled", "unset CUINTERPOSE_DISABLE and start it again"
         if self.stats and (others := self.stats["unrecognised"]):
