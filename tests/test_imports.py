@@ -97,6 +97,7 @@ ARROWS: dict[str, set[str]] = {
         "followed",
         "ioctl",
         "printable",
+        "versions",
     },
     "tools.differ": {
         "drivers.compare",
@@ -127,6 +128,7 @@ ARROWS: dict[str, set[str]] = {
         "policy",
         "printable",
         "rules",
+        "session",
         "structs",
         "testing",
         "tools",
@@ -135,6 +137,7 @@ ARROWS: dict[str, set[str]] = {
         "trace.judge",
         "trace.lines",
         "trace.logs",
+        "trace.reader",
         "trace.record",
         "versions",
     },

@@ -9,7 +9,19 @@ from nvproxy_model.caps import PROFILES
 from nvproxy_model.ioctl import parse_request
 from nvproxy_model.tools.command import Argument, OneOf, argument
 
-__all__ = ["ALLOW_UNSUPPORTED", "CAPS", "NO_CACHE", "PROFILE", "SOURCE", "driver", "formats", "number", "source", "table"]
+__all__ = [
+    "ALLOW_UNSUPPORTED",
+    "CAPS",
+    "NO_CACHE",
+    "PROFILE",
+    "SOURCE",
+    "driver",
+    "formats",
+    "number",
+    "release",
+    "source",
+    "table",
+]
 
 CAPS = argument(
     "--caps",
@@ -31,9 +43,23 @@ ALLOW_UNSUPPORTED = argument(
 NO_CACHE = argument("--no-cache", action="store_true", help="parse anew, and leave the cache alone")
 
 
-def driver(default: str | None = None, help: str = "a release", metavar: str = "V") -> Argument:
-    """``--driver``."""
-    return argument("--driver", metavar=metavar, default=default, help=help)
+def release(text: str) -> str:
+    """A release's name: ``latest`` is the newest that nvproxy supports, ``host`` the one that this machine has loaded."""
+    from nvproxy_model import versions
+
+    if text == "latest":
+        return versions.load().latest.name
+    if text == "host":
+        loaded = versions.host()
+        if loaded is None:
+            raise argparse.ArgumentTypeError("host: this machine has no NVIDIA driver loaded (/proc/driver/nvidia/version)")
+        return loaded
+    return text
+
+
+def driver(help: str, default: str | None = None) -> Argument:
+    """``--driver``. A string is a default as if it had been given."""
+    return argument("--driver", metavar="V", type=release, default=default, help=help)
 
 
 def source(*, required: bool = False) -> Argument:

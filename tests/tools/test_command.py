@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nvproxy_model import __version__
+from nvproxy_model import __version__, versions
 from nvproxy_model.tools.command import Command, OneOf, Program, programs
 from tests import ROOT
 
@@ -47,6 +47,16 @@ def test_help_fits_the_terminal(
         assert "exit status:" in text
 
 
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The release of a driver that this machine seems to have loaded."""
+    proc = tmp_path / "version"
+    proc.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.211.01  Wed\n")
+    monkeypatch.setattr(versions.host, "__defaults__", (proc,))
+    return "570.211.01"
+
+
+@pytest.mark.usefixtures("loaded")
 @pytest.mark.parametrize(("program", "command"), SUBCOMMANDS)
 def test_every_argument_is_described_and_every_example_is_one(program: Program, command: Command) -> None:
     assert all(one.options.get("help") for one in command.each())
@@ -74,6 +84,21 @@ def test_a_wrapped_example_is_the_same_command(monkeypatch: pytest.MonkeyPatch, 
             lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
             wrapped = [shlex.split(line) for line in lines.replace("\\\n", " ").splitlines()]
             assert wrapped == [shlex.split(example.line) for example in command.examples]
+
+
+def test_host_and_latest_are_drivers_everywhere(loaded: str) -> None:
+    tried = 0
+    for program in PROGRAMS:
+        for command in program.commands:
+            if not any("--driver" in one.names for one in command.each()):
+                continue
+            names = [one for one in command.each() if one.positional and one.options.get("nargs") not in ("?", "*")]
+            required = [word for one in command.each() if one.options.get("required") for word in (one.names[0], "x")]
+            for word, wanted in (("host", loaded), ("latest", versions.load().latest.name), ("1.2", "1.2")):
+                args = program.parser().parse_args([command.name, "--driver", word, *required, *["x" for _ in names]])
+                assert args.driver == wanted
+            tried += 1
+    assert tried > 10
 
 
 def test_json_and_format_mean_the_same_everywhere() -> None:
@@ -105,6 +130,7 @@ DOCUMENTS = {
     "policy-seccomp": ["seccomp", "latest"],
     "policy-caps": ["caps", "compute"],
     "policy-audit": ["audit"],
+    "policy-restorable": ["restorable", TRACE],
     "policy-drivers": ["drivers"],
     "trace-decode": ["decode", TRACE],
     "trace-check": ["check", TRACE, "--driver", "580.126.20"],

@@ -160,3 +160,46 @@ def test_audit_in_other_forms_has_every_field(form: str, capsys: pytest.CaptureF
         assert opened.count("tr") == len(fields) + 1
         assert "script" not in opened
         assert "13 fields of 2 calls" in out
+
+
+# restorable
+
+TRACES = Path(__file__).parent.parent / "data" / "traces"
+
+
+@pytest.mark.parametrize(
+    ("trace", "status", "classes", "living"),
+    [
+        ("nvidia-smi", 0, set(), 0),
+        ("event-buffer-chain", 1, {"NV_EVENT_BUFFER"}, 0),
+        ("nsys-gpuctxsw-3", 1, {"NV_EVENT_BUFFER"}, 0),
+        ("torch-matmul", 1, {"NV01_EVENT_OS_EVENT", "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR"}, None),
+    ],
+)
+def test_what_a_checkpoint_could_not_bring_back(
+    trace: str, status: int, classes: set[str], living: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(TRACES / f"{trace}.jsonl.gz")
+    seen, out, _ = run(capsys, "restorable", path)
+    assert (seen, out.partition(":")[0]) == (status, "no" if status else "yes")
+    found = document(capsys, "restorable", path)
+    assert {entry["name"] for entry in found["objects"]} >= classes
+    assert bool(found["objects"]) == bool(classes)
+    assert found["living_at_the_end"] == sum(entry["until"] is None for entry in found["objects"])
+    assert living is None or found["living_at_the_end"] == living
+    for entry in found["objects"]:
+        assert entry["until"] is None or entry["from"] < entry["until"]
+
+
+def test_a_trace_without_bytes_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        {"schema": "nvproxy-trace/1", "driver": "580.126.20"},
+        {"k": "open", "t": 0, "pid": 1, "tid": 1, "fd": 3, "ret": 3, "dev": "/dev/nvidiactl", "path": "/dev/nvidiactl"},
+        {"k": "ioctl", "t": 1, "pid": 1, "tid": 1, "fd": 3, "dev": "/dev/nvidiactl", "kind": "fe", "key": "0x2b"}
+        | {"req": "0xc030462b"},
+        {"k": "end", "records": 2},
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    status, out, _ = run(capsys, "restorable", str(path))
+    assert (status, out.partition(":")[0]) == (2, "could not tell")

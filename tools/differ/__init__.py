@@ -117,7 +117,7 @@ PROGRAM = Program(
             {0: "shown", 2: "could not tell: no such struct or release"},
             (
                 _release("name", "the struct"),
-                driver(help="a release (default: the newest of the source)"),
+                driver("a release (default: the newest of the source)"),
                 *_SOURCES,
                 formats("c"),
                 argument("--c", dest="format", action="store_const", const="c", help="short for --format c"),
@@ -138,7 +138,7 @@ PROGRAM = Program(
             ),
             _EXITS,
             (
-                driver(help="one release (default: every release of the table)"),
+                driver("one release (default: every release of the table)"),
                 *_SOURCES,
                 argument(
                     "--all", action="store_true", help="every struct of the headers, not only those in the tables"
@@ -232,7 +232,7 @@ PROGRAM = Program(
                     action="store_true",
                     help="write a file for these structs and constants to standard output",
                 ),
-                driver(help="with --init: the release to take the values from (default: the newest)"),
+                driver("with --init: the release to take the values from (default: the newest)"),
                 _SINCE,
                 _BRANCHES,
                 *_SOURCES,

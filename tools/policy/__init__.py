@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nvproxy_model.naming import TABLES
-from nvproxy_model.tools.arguments import ALLOW_UNSUPPORTED, CAPS, PROFILE, driver, formats, table
+from nvproxy_model.tools.arguments import ALLOW_UNSUPPORTED, CAPS, PROFILE, driver, formats, release, table
 from nvproxy_model.tools.command import Command, Example, OneOf, Program, argument
 
 __all__ = ["PROGRAM", "main"]
 
-_DRIVER = driver("latest", "a release, or host for this machine's (default: latest, the newest supported one)")
-_VERSION = argument("version", metavar="VERSION", help="a release, latest or host; also one that nvproxy does not support")
+_DRIVER = driver("a release, or host for this machine's (default: latest, the newest supported one)", "latest")
+_VERSION = argument(
+    "version",
+    type=release,
+    metavar="VERSION",
+    help="a release, latest or host; also one that nvproxy does not support",
+)
 _UNKNOWN = "could not tell: an unknown release or capability"
 
 PROGRAM = Program(
@@ -125,11 +130,28 @@ PROGRAM = Program(
             ),
             {0: "listed, or yes", 1: "no", 2: "could not tell"},
             (
-                argument("version", nargs="?", metavar="VERSION", help="one release, listed or not, or host"),
+                argument("version", nargs="?", type=release, metavar="VERSION", help="one release, listed or not, or host"),
                 argument("--installer", metavar="FILE", help="an installer, to check against the pinned checksums"),
                 formats("csv", "markdown"),
             ),
             ("nvproxy-policy/drivers/1",),
+        ),
+        Command(
+            "restorable",
+            "what a checkpoint of a traced program could not bring back",
+            "Runs a trace through a session, and lists the objects that nvproxy could not allocate again on a restore, with the "
+            "lines between which they lived. nvproxy refuses to save a sandbox while one of them lives.",
+            (
+                Example("nvproxy-policy restorable run.jsonl.zst"),
+                Example("nvproxy-policy restorable run.jsonl.zst --format csv"),
+            ),
+            {0: "every object could be brought back", 1: "some could not", 2: "could not tell: the trace was not read whole"},
+            (
+                argument("file", metavar="TRACE", help="a trace: plain, gzip or zstd; - for standard input"),
+                driver("the release whose rules hold, or host (default: the one that the trace names)"),
+                formats("csv", "markdown"),
+            ),
+            ("nvproxy-policy/restorable/1",),
         ),
         Command(
             "caps",

@@ -90,10 +90,7 @@ def _checksums(node: DriverVersion) -> dict[str, str]:
 
 
 def _one(args: argparse.Namespace) -> int:
-    tree, asked = versions.load(), args.version
-    if asked == "host":
-        asked = versions.host() or fail("host: this machine has no NVIDIA driver loaded (/proc/driver/nvidia/version)")
-    name = tree.latest.name if asked == "latest" else asked
+    tree, name = versions.load(), args.version
     node = tree.get(name)
     equal, why = (node, "it is listed") if node is not None else _equal(name)
     stands = None if equal is None else _supported(equal)

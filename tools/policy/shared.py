@@ -30,17 +30,14 @@ def caps_of(text: str) -> Caps:
 
 
 def node_of(text: str, *, allow_unsupported: bool) -> DriverVersion:
-    """The release of that name, ``latest`` or ``host``. One that is unknown or not supported ends the command with the way out."""
-    name = text
-    if text == "host":
-        name = versions.host() or fail("driver host: this machine has no NVIDIA driver loaded (/proc/driver/nvidia/version)")
+    """The release of that name. One that is unknown or not supported ends the command with the way out."""
     try:
-        return versions.load().find(name, allow_unsupported=allow_unsupported)
+        return versions.load().find(text, allow_unsupported=allow_unsupported)
     except UnsupportedDriverVersion:
-        branch = f"{name.partition('.')[0]}."
+        branch = f"{text.partition('.')[0]}."
         supported = [node.name for node in versions.load().values() if node.supported and node.name.startswith(branch)]
         near = f"; supported: {', '.join(supported)}" if supported else ""
-        fail(f"driver {name}: known, but nvproxy does not support it{near}, or --allow-unsupported")
+        fail(f"driver {text}: known, but nvproxy does not support it{near}, or --allow-unsupported")
     except NvproxyError as error:
         fail(str(error))
 

@@ -14,8 +14,8 @@ from nvproxy_model.trace.record import CANNOT_SEE
 __all__ = ["PROGRAM", "main"]
 
 _FILE = argument("file", metavar="FILE", help="a trace: plain, gzip or zstd; - for standard input")
-_DRIVER = driver(help="the release to name numbers and read structs by (default: the one that the trace names)")
-_JUDGE = driver(help="the release whose rules judge (default: the one that the trace names)")
+_DRIVER = driver("the release to name numbers and read structs by (default: the one that the trace names)")
+_JUDGE = driver("the release whose rules judge (default: the one that the trace names)")
 _OUTPUT = argument(
     "-o", "--output", metavar="OUT", required=True, help="the trace: gzip or zstd by its ending (.gz, .zst)"
 )
@@ -59,7 +59,7 @@ PROGRAM = Program(
                     )
                 ),
                 argument("--seccomp", action="store_true", help="through seccomp user notification"),
-                driver(help="the release of the machine (default: what /proc/driver/nvidia/version says)"),
+                driver("the release of the machine (default: what /proc/driver/nvidia/version says)"),
                 argument("-q", "--quiet", action="store_true", help="no summary at the end, only warnings"),
                 argument("cmd", metavar="CMD", nargs="+", help="the program and its arguments, after --"),
             ),
@@ -141,7 +141,7 @@ PROGRAM = Program(
             (
                 argument("a", metavar="A", help="the first trace"),
                 argument("b", metavar="B", help="the second trace"),
-                driver(help="the release to name and read structs by (default: one that the traces name)"),
+                driver("the release to name and read structs by (default: one that the traces name)"),
                 argument(
                     "--values",
                     action="store_true",
@@ -167,7 +167,7 @@ PROGRAM = Program(
             _READ,
             (
                 _FILE,
-                driver(help="the release to name numbers by (default: the one that the trace names)"),
+                driver("the release to name numbers by (default: the one that the trace names)"),
                 argument(
                     "--top",
                     type=int,
@@ -219,7 +219,7 @@ PROGRAM = Program(
                     metavar="KIND",
                     help="what the log is (default: told by its lines)",
                 ),
-                driver(help="the release that answered, if you know it"),
+                driver("the release that answered, if you know it"),
             ),
             module="import_log",
         ),

@@ -238,6 +238,14 @@ class Replay:
             process = self._processes[pid] = _Process(Session(self.policy, self._memory, fds, self._host), fds)
         return process
 
+    def pids(self) -> tuple[int, ...]:
+        """The processes that are followed."""
+        return tuple(self._processes)
+
+    def session(self, pid: int) -> Session:
+        """The session of a process, as it stands after the records so far."""
+        return self._process(pid).session
+
     def _file(self, path: str | None, kind: FileKind | None = None) -> File:
         self._next_host_fd += 1
         control = path in (None, "/dev/nvidiactl")
