@@ -6,12 +6,13 @@ A trace without a header line (format 0) is read too: it is the same records as 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from nvproxy_model.printable import printable
+from nvproxy_model.files import replacing
+from nvproxy_model.printable import escaped_json, printable
 from nvproxy_model.trace.lines import MAX_LINE, Problems
 
 __all__ = [
@@ -325,7 +326,7 @@ class Writer:
         except TypeError:
             # Arguments and paths are bytes; Python shows those that are not UTF-8 as surrogates, which JSON cannot hold.
             line = self._dumps(_utf8(obj), option=self._option)
-        self._out.write(line)
+        self._out.write(escaped_json(line))
 
     def put(self, obj: Mapping[str, Any]) -> None:
         """One record, as its JSON object."""
@@ -369,24 +370,37 @@ def _utf8(value: Any) -> Any:
 
 
 @contextmanager
-def writing(path: Path | str, head: Header) -> Iterator[Writer]:
-    """A writer of ``path``: gzip or zstd by its ending (``.gz``, ``.zst``), plain otherwise. OSError as open(2) says it."""
-    path = Path(path)
-    with open(path, "wb") as raw:
-        out: IO[bytes]
-        if path.suffix == ".gz":
-            # No name and no time: the same records give the same bytes.
-            out = cast("IO[bytes]", gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0))
-        elif path.suffix in (".zst", ".zstd"):
-            import zstandard
+def writing(path: Path | str, head: Header, *, inputs: Iterable[Path | str] | None = None) -> Iterator[Writer]:
+    """A writer of ``path``: gzip or zstd by its ending (``.gz``, ``.zst``), plain otherwise.
 
-            out = zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False)
-        else:
-            out = raw
-        try:
-            writer = Writer(out, head, raw)
-            yield writer
-            writer.end()
-        finally:
-            if out is not raw:
-                out.close()
+    With ``inputs``, the files that are read meanwhile, ``path`` is replaced as a whole at the end (`files.replacing`); without,
+    it is written in place, so that a recorder that is killed leaves what it had. Raises OSError as open(2) gives it.
+    """
+    with _in_place(path) if inputs is None else replacing(path, inputs) as raw, _packed(raw, Path(path).suffix) as out:
+        writer = Writer(out, head, raw)
+        yield writer
+        writer.end()
+
+
+@contextmanager
+def _in_place(path: Path | str) -> Iterator[IO[bytes]]:
+    with open(path, "wb") as out:
+        yield out
+
+
+@contextmanager
+def _packed(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
+    if suffix == ".gz":
+        # No name and no time: the same records give the same bytes.
+        out = cast("IO[bytes]", gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0))
+    elif suffix in (".zst", ".zstd"):
+        import zstandard
+
+        out = zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False)
+    else:
+        yield raw
+        return
+    try:
+        yield out
+    finally:
+        out.close()

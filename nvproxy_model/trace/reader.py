@@ -138,7 +138,9 @@ class Reader:
             self.problems.add(number, printable(why[:_REASON]))
         said = obj.get("records")
         if self._headers and said != self.records - self._counted:
-            self.problems.add(number, f"{self.records - self._counted} records, but the {obj['k']} record says {said!r:.40}")
+            self.problems.add(
+                number, f"{self.records - self._counted} records, but the {obj['k']} record says {said!r:.40}"
+            )
 
     def _version(self, rec: Record, number: int) -> None:
         # nv_ioctl_rm_api_version_t (nv-ioctl.h): cmd u32, reply u32, versionString[64]. The driver writes its own version there.

@@ -21,7 +21,7 @@ from nvproxy_model.tools.output import versions, warn
 from nvproxy_model.tools.policy.shared import caps_of, node_of
 from nvproxy_model.trace.decode.catalog import TABLES, Catalog
 from nvproxy_model.trace.format import Header, writing
-from nvproxy_model.trace.judge.notes import HARMLESS, NOTES
+from nvproxy_model.trace.judge.notes import DONE_WITHOUT, NOTES
 from nvproxy_model.trace.record import table
 from nvproxy_model.trace.record.brokered import Brokered
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
                 policy,
                 observe=args.observe,
                 expose=args.expose,
-                harmless={(_TABLES.get(kind, kind), what) for kind, what in HARMLESS},
+                harmless={(_TABLES.get(kind, kind), what) for kind, what in DONE_WITHOUT},
                 fail_fast=args.fail_fast,
                 verify=args.verify,
                 recorder=recorder,

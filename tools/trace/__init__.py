@@ -13,6 +13,19 @@ from nvproxy_model.trace.record import CANNOT_SEE
 
 __all__ = ["PROGRAM", "main"]
 
+_FILES = argument(
+    "files",
+    metavar="FILE",
+    nargs="+",
+    help="a trace, or a log that import reads: plain, gzip or zstd; several files of one strace -ff; - for standard input",
+)
+_KIND = argument(
+    "--from",
+    dest="log",
+    choices=LOGS,
+    metavar="KIND",
+    help="the file is a log of this kind (default: its lines decide)",
+)
 _FILE = argument("file", metavar="FILE", help="a trace: plain, gzip or zstd; - for standard input")
 _DRIVER = driver("the release to name numbers and read structs by (default: the one that the trace names)")
 _JUDGE = driver("the release whose rules judge (default: the one that the trace names)")
@@ -76,7 +89,8 @@ PROGRAM = Program(
             ),
             _READ,
             (
-                _FILE,
+                _FILES,
+                _KIND,
                 _DRIVER,
                 argument(
                     "--kind",
@@ -104,24 +118,32 @@ PROGRAM = Program(
                 Example("nvproxy-trace check run.jsonl.zst --driver 580.126.20 --caps compute,utility"),
                 Example("nvproxy-trace check run.jsonl.zst --caps compute,utility,profiling --all"),
                 Example("nvproxy-trace check run.jsonl.zst --caps compute,utility --all-drivers"),
+                Example("nvproxy-trace check runsc.log.boot --driver 580.126.20", "nvproxy's debug log, as it is"),
             ),
             {
-                0: "admitted",
-                1: "refused",
-                2: "could not tell: arguments or commands that the trace does not hold, or a trace that was not read whole",
+                0: "admitted, apart from refusals that are known to be harmless",
+                1: "refused by nvproxy",
+                2: "could not tell: the file does not hold what decides, was not read whole, or shows no call at all",
             },
             (
-                _FILE,
+                _FILES,
+                _KIND,
                 _JUDGE,
                 argument(
                     "--caps", default="compute,utility", metavar="C", help="driver capabilities (default: %(default)s)"
                 ),
                 PROFILE,
                 argument("--all", action="store_true", help="list what is admitted too"),
+                argument("--strict", action="store_true", help="count refusals that are known to be harmless"),
+                argument(
+                    "--inside",
+                    action="store_true",
+                    help="the trace was recorded inside a sandbox (newer traces say so themselves)",
+                ),
                 argument("--all-drivers", action="store_true", help="which releases admit it"),
                 formats(),
             ),
-            ("nvproxy-trace/check/1",),
+            ("nvproxy-trace/check/2",),
             {"groups": GROUPS},
         ),
         Command(
@@ -166,7 +188,8 @@ PROGRAM = Program(
             ),
             _READ,
             (
-                _FILE,
+                _FILES,
+                _KIND,
                 driver("the release to name numbers by (default: the one that the trace names)"),
                 argument(
                     "--top",
@@ -198,23 +221,32 @@ PROGRAM = Program(
         Command(
             "import",
             "strace output, nvproxy's debug log, gVisor's ioctl sniffer, a recorder's spool",
-            "Reads a log as a trace. What its text does not hold is left out, never guessed: strace prints no argument bytes, so "
-            "its RM_CONTROL and RM_ALLOC calls have no command and no class.",
+            "Reads a log as a trace, in whatever wrapping it comes: time stamps, pod names, colours, JSON, quotes, UTF-16. What "
+            "its text does not hold is left out, never guessed: strace prints argument bytes only with -v, since 6.11; other "
+            "logs of it have no command for RM_CONTROL and no class for RM_ALLOC.",
             (
-                Example("strace -f -o strace.txt -e trace=openat,ioctl,close,dup,clone,clone3,fork,vfork nvidia-smi"),
+                Example(
+                    "strace -f -v -o strace.txt -e trace=openat,ioctl,close,dup,clone,clone3,fork,vfork nvidia-smi"
+                ),
                 Example("nvproxy-trace import strace.txt -o log.jsonl"),
                 Example("nvproxy-trace import runsc.log.boot -o boot.jsonl.gz"),
+                Example("nvproxy-trace import log.4711 log.4712 -o log.jsonl", "strace -ff -ttt: one file a thread"),
                 Example(
                     "nvproxy-trace import run.jsonl.zst.spool -o run.jsonl.zst", "a recording whose recorder was killed"
                 ),
             ),
             {0: "all of it was read", 2: "could not read all of it"},
             (
-                argument("file", metavar="FILE", help="a log: plain, gzip or zstd; - for standard input"),
+                argument(
+                    "files",
+                    metavar="FILE",
+                    nargs="+",
+                    help="a log: plain, gzip or zstd; several files of one strace -ff; - for standard input",
+                ),
                 _OUTPUT,
                 argument(
                     "--from",
-                    dest="kind",
+                    dest="log",
                     choices=(*LOGS, "spool"),
                     metavar="KIND",
                     help="what the log is (default: told by its lines)",
@@ -245,7 +277,8 @@ PROGRAM = Program(
             ),
             {0: "no divergence", 1: "some", 2: "could not tell"},
             (
-                _FILE,
+                _FILES,
+                _KIND,
                 _JUDGE,
                 argument(
                     "--caps",

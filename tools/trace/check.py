@@ -4,46 +4,55 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from nvproxy_model import versions
+from nvproxy_model.caps import Caps
 from nvproxy_model.policy.policy import Policy
-from nvproxy_model.tools.command import UNKNOWN, fail
+from nvproxy_model.printable import printable
+from nvproxy_model.tools.command import fail
 from nvproxy_model.tools.output import bold, print_json, progress
-from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, choose_driver, problems
+from nvproxy_model.tools.trace.shared import Files, problems
 from nvproxy_model.trace.decode.catalog import Catalog
-from nvproxy_model.trace.format import printable
-from nvproxy_model.trace.judge.check import GROUPS, MISSING, Check, Row, every_release, minimal_caps
-from nvproxy_model.trace.reader import Reader
+from nvproxy_model.trace.judge.check import Check, Row, every_release, minimal_caps
+from nvproxy_model.trace.judge.groups import GROUPS, MISSING, QUIET
+from nvproxy_model.trace.judge.notes import MEASURED
+from nvproxy_model.trace.judge.verdict import Verdict
+from nvproxy_model.trace.source import Source
 
-SCHEMA = "nvproxy-trace/check/1"
+SCHEMA: Final = "nvproxy-trace/check/2"
 
 
 def run(args: argparse.Namespace) -> int:
     """Judge the trace."""
-    driver = choose_driver(args.file, args.driver)
-    catalog = Catalog(driver)
-    try:
-        policy = Policy.for_driver(catalog.node.name, args.caps, profile=args.profile, allow_unsupported=True)
-    except ValueError as error:
-        fail(f"--caps: {error}")
-    check = Check(policy, catalog, drivers=every_release() if args.all_drivers else ())
-    reader = Reader(args.file)
-    check.feed(progress(reader))
+    with Files(args.files, args.log) as files:
+        catalog = Catalog(files.driver(args.driver))
+        try:
+            policy = Policy.for_driver(catalog.node.name, args.caps, profile=args.profile, allow_unsupported=True)
+        except ValueError as error:
+            fail(f"--caps: {error}")
+        source = files.open()
+        check = Check(policy, catalog, drivers=every_release() if args.all_drivers else (), strict=args.strict)
+        for rec in progress(source):
+            check.inside = args.inside or source.header.inside
+            check.made_with = source.driver
+            check.one(rec)
+    verdict = check.verdict_on(complete=source.complete)
     if args.format == "json":
-        print_json(document(args.file, check, reader))
+        print_json(document(files.shown, check, source, verdict))
     else:
-        _text(args, check)
-    problems(args.file, reader.problems)
-    if check.verdict == "refused":
-        return DIFFERENT
-    return ADMITTED if check.verdict == "admitted" and reader.complete else UNKNOWN
+        for line in text(check, source, verdict, everything=args.all):
+            print(line)
+    problems(files.shown, source.problems)
+    return verdict.exit
 
 
-def document(name: str, check: Check, reader: Reader) -> dict[str, Any]:
+def document(name: str, check: Check, source: Source, verdict: Verdict) -> dict[str, Any]:
     """The answer as JSON."""
     caps, never = minimal_caps(check)
     releases = versions.load()
+    counts = check.counts()
     return {
         "schema": SCHEMA,
         "file": name,
@@ -52,8 +61,17 @@ def document(name: str, check: Check, reader: Reader) -> dict[str, Any]:
         "notes": check.catalog.notes,
         "capabilities": list(check.policy.caps.names),
         "profile": check.policy.profile,
-        "verdict": check.verdict,
-        "groups": check.counts(),
+        "recorded_inside": check.inside,
+        "recorded_with": check.made_with,
+        "verdict": verdict.word,
+        "exit_status": verdict.exit,
+        "answer": answer(check, verdict),
+        "doubts": list(verdict.why),
+        "refused_kinds": sum(counts[group]["distinct"] for group in MISSING),
+        "harmless_kinds": counts["harmless"]["distinct"],
+        "mig": check.mig,
+        "refused_by": check.refusals(),
+        "groups": counts,
         "calls": [row.as_json() for row in check.sorted_rows()],
         "minimal_capabilities": None if caps is None else list(caps.names),
         "no_capability_admits": [{"kind": r.kind, "number": r.number, "device": r.device} for r in never],
@@ -67,83 +85,141 @@ def document(name: str, check: Check, reader: Reader) -> dict[str, Any]:
             }
             for name, refused in check.drivers.items()
         ],
-        "complete": reader.complete,
-        "problems": reader.problems.count,
+        "complete": source.complete,
+        "problems": source.problems.count,
     }
 
 
-def _line(row: Row, indent: str = "  ") -> str:
-    what = (
-        f"open {printable(row.device or '')}" if row.kind == "open" else f"{row.kind} {row.number:#x} {row.name or '?'}"
-    )
-    hosts = ", ".join(
-        answer if count == row.count else f"{answer} x{count}" for answer, count in sorted(row.host.items())
-    )
-    needs = f", needs {' or '.join(row.caps)}" if row.caps else ""
-    return f"{indent}{what}  x{row.count}, first at line {row.first}, host {hosts or '?'}{needs}"
+def _many(count: int, one: str, more: str = "") -> str:
+    return f"{count} {one if count == 1 else more or one + 's'}"
 
 
-def _text(args: argparse.Namespace, check: Check) -> None:
-    for note in check.catalog.notes:
-        print(f"# {note}")
-    if not check.policy.version.supported:
-        print(f"# nvproxy knows {check.policy.version} and does not support it: a sandbox there needs its opt-in")
-    counts = check.counts()
-    shown = [group for group in GROUPS if args.all or group not in ("admitted", "window")]
-    for group in shown:
-        rows = [row for row in check.sorted_rows() if row.group == group]
-        if not rows:
-            continue
-        mark = "" if group in MISSING or group == "untold" else " (not counted as missing)"
-        print(bold(f"{group}: {GROUPS[group]}{mark if group not in ('admitted', 'window') else ''}"))
-        for row in rows:
-            print(_line(row))
-            if group in ("argument", "untold"):
-                print(f"      {printable(row.reason)}")
-            if row.note:
-                print(f"      {row.note}")
-            for inner in row.under:
-                print(_line(inner, "      "))
-    if check.supplied:
-        print(
-            f"{check.supplied} descriptors that the driver took came from where the trace does not look "
-            f"(another process): taken as live"
-        )
-    if check.overflow:
-        print(f"{check.overflow} calls of more distinct kinds than are counted: not judged")
+def answer(check: Check, verdict: Verdict) -> str:
+    """The verdict in one sentence, with what to do."""
+    counts = {group: count["distinct"] for group, count in check.counts().items()}
+    missing = sum(counts[group] for group in MISSING)
+    harmless = counts["harmless"]
+    calls = sum(count["calls"] for count in check.counts().values())
+    where = f"{check.policy.version} with {check.policy.caps or 'no capability'}"
+    if verdict.word == "admitted":
+        if harmless:
+            return f"works, {_many(harmless, 'harmless refusal')}: {_many(calls, 'call')} judged, {where}"
+        return f"admitted: {_many(calls, 'call')} judged, {where}"
+    if verdict.word == "cannot tell":
+        return f"cannot tell: {verdict.why[0]} ({where})"
     caps, never = minimal_caps(check)
-    told = str(caps) if caps else "none"
-    rest = f"; {len(never)} distinct calls that none does: see above" if never else ""
-    print(f"smallest capability set that admits what any does: {told}{rest}")
+    parts = [f"refused: {_many(missing, 'kind of call', 'kinds of calls')}, {where}"]
+    if counts["capability"] and caps is not None:
+        parts.append(f"run it with {caps}")
+    always = len(never) + harmless
+    if always:
+        known = "" if not harmless else ", all known as harmless" if not never else f", {harmless} known as harmless"
+        parts.append(f"{always} {'is' if always == 1 else 'are'} refused under every set{known}")
+    return "; ".join(parts)
+
+
+def _advice(check: Check, verdict: Verdict) -> Iterator[str]:
+    """What to do, one sentence a line."""
+    rows = check.sorted_rows()
+    caps, _ = minimal_caps(check)
+    groups = {row.group for row in rows}
+    if "capability" in groups and caps is not None:
+        yield f"Give the container the capabilities {caps} (NVIDIA_DRIVER_CAPABILITIES, or runsc's own flag for profiling)."
+    if "unknown" in groups:
+        yield "nvproxy needs rules for the unknown numbers: nvproxy-policy explain NUMBER shows what is known about one."
+    if "contradiction" in groups:
+        yield "The nvproxy that wrote this log lacks rules that this model has: a newer runsc admits these calls."
+    if "permission" in groups:
+        yield "Look at the node's mode, the container's device cgroup and the security module, then record again."
+    if verdict.why and "cannot-tell" in groups:
+        yield "Record with nvproxy-trace record, or strace -v (6.11 or later): only these hold the arguments that decide."
+    if check.mig and any(row.known_harmless for row in rows):
+        yield f"MIG is on in this trace. Some of these refusals are harmless without it ({MEASURED}); here they count."
+
+
+def _line(row: Row, indent: str = "  ") -> str:
+    what = {
+        "open": f"open {printable(row.device or '')}",
+        "other": f"{row.name} {row.number:#x}" + (f" on {printable(row.device)}" if row.device else ""),
+    }.get(row.kind, f"{row.kind} {row.number:#x} {row.name or '?'}")
+
+    def answers(found: dict[str, int]) -> str:
+        return ", ".join(f"{got} x{count}" if len(found) > 1 else got for got, count in sorted(found.items()))
+
+    said = [f"x{row.count}", f"first at line {row.first}"] if row.count else [f"first at line {row.first}"]
+    if row.by.get("permission"):
+        said.append(f"failed with {answers(row.host or row.sandbox)}")
+    elif row.host:
+        said.append(f"host {answers(row.host)}")
+    if row.by.get("nvproxy"):
+        got = {answer: count for answer, count in row.sandbox.items() if answer not in ("?", "0")}
+        said.append("refused by nvproxy" + (f" with {answers(got)}" if got else ""))
+    elif row.sandbox and not row.by.get("permission"):
+        said.append(f"in the sandbox {answers(row.sandbox)}")
+    if row.caps:
+        said.append(f"needs {' or '.join(row.caps)}")
+    return f"{indent}{what}  {', '.join(said)}"
+
+
+def text(check: Check, source: Source, verdict: Verdict, *, everything: bool = False) -> Iterator[str]:
+    """The answer, then what to do, then the evidence by group."""
+    yield bold(answer(check, verdict))
+    for doubt in verdict.why[1:] if verdict.word == "cannot tell" else verdict.why:
+        yield f"not sure: {doubt}"
+    for advice in _advice(check, verdict):
+        yield from textwrap.wrap(advice, 110, initial_indent="* ", subsequent_indent="  ")
+    by = check.refusals()
+    if by:
+        names = {"nvproxy": "nvproxy", "driver": "the host's driver", "permission": "rights on a device node"}
+        yield "refusals in this trace: " + ", ".join(f"{by[name]} by {names[name]}" for name in names if name in by)
+    if check.made_with and check.inside:
+        yield f"recorded inside a sandbox with driver {printable(check.made_with)}"
+    elif check.inside:
+        yield "recorded inside a sandbox"
+    for note in check.catalog.notes:
+        yield f"# {note}"
+    if not check.policy.version.supported:
+        yield f"# nvproxy knows {check.policy.version} and does not support it: a sandbox there needs its opt-in"
+    for group in GROUPS:
+        rows = [row for row in check.sorted_rows() if row.group == group]
+        if not rows or (group in QUIET and not everything):
+            continue
+        yield bold(f"{group}: {GROUPS[group]}" + (f" ({MEASURED})" if group == "harmless" else ""))
+        for row in rows:
+            yield _line(row)
+            if group in ("argument", "cannot-tell", "contradiction", "permission"):
+                yield f"      {printable(row.reason)}"
+            if row.note:
+                yield f"      {row.note}"
+            for inner in row.under:
+                yield _line(inner, "      ")
+    if check.supplied:
+        yield f"{_many(check.supplied, 'descriptor')} came from another process, which this trace does not show: taken as open"
+    caps, _ = minimal_caps(check)
+    yield f"smallest sufficient capability set: {_set(caps)}"
     if check.drivers:
-        _drivers(check)
-    total = sum(group["calls"] for group in counts.values())
-    missing = sum(counts[group]["distinct"] for group in MISSING)
-    print(
-        bold(
-            f"{check.policy.version} {check.policy.caps or 'no capability'}: {check.verdict}, {missing} "
-            f"distinct calls missing of {total} calls judged"
-        )
-    )
+        yield from _drivers(check)
 
 
-def _drivers(check: Check) -> None:
+def _set(caps: Caps | None) -> str:
+    return str(caps) if caps else "none"
+
+
+def _drivers(check: Check) -> Iterator[str]:
     """Releases with one answer stand together."""
-    print(
-        bold("releases (the first call of each number and size is judged; arguments are those of this trace's driver):")
+    yield bold(
+        "releases (the first call of each number and size is judged; arguments are those of this trace's driver):"
     )
     alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
     releases = versions.load()
     for name, refused in check.drivers.items():
         alike.setdefault(tuple(sorted(refused)), []).append(name if releases[name].supported else f"{name}*")
     for numbers, names in alike.items():
-        answer = f"refuse {len(numbers)}" if numbers else "admit it"
-        print(
-            textwrap.fill(
-                f"{len(names)} {answer}: {', '.join(names)}", 118, initial_indent="  ", subsequent_indent="    "
-            )
+        said = f"refuse {len(numbers)}" if numbers else "admit it"
+        yield from textwrap.wrap(
+            f"{len(names)} {said}: {', '.join(names)}", 118, initial_indent="  ", subsequent_indent="    "
         )
         if numbers:
             listed = ", ".join(f"{kind} {number:#x}" for kind, number in numbers)
-            print(textwrap.fill(listed, 118, initial_indent="      ", subsequent_indent="      "))
-    print("  * known to nvproxy, not supported by it")
+            yield from textwrap.wrap(listed, 118, initial_indent="      ", subsequent_indent="      ")
+    yield "  * known to nvproxy, not supported by it"

@@ -6,12 +6,13 @@ import argparse
 import errno
 import itertools
 
+from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import UNKNOWN, fail
 from nvproxy_model.tools.output import bold, print_json, progress
-from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, problems
+from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, problems, release
 from nvproxy_model.trace.decode.catalog import Catalog
-from nvproxy_model.trace.format import Record, printable
-from nvproxy_model.trace.reader import Reader
+from nvproxy_model.trace.format import Record
+from nvproxy_model.trace.source import open_source
 from nvproxy_model.trace.study.compare import CLASSES, Difference, compare, outcomes
 from nvproxy_model.trace.study.stats import Tally
 from nvproxy_model.trace.study.values import ValueDifference, Values, compare_values
@@ -37,7 +38,7 @@ class _Statuses:
 def _driver(*names: str) -> str | None:
     """The first release that either trace names near its begin: both are read by it, so that neither gains a status."""
     for name in names:
-        reader = Reader(name)
+        reader = open_source(name)
         for _ in itertools.islice(reader, 20_000):
             if reader.driver is not None:
                 return reader.driver
@@ -50,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
         fail(f"{printable(args.a)} and itself: nothing to compare")
     if "-" in (args.a, args.b):
         fail("standard input: compare two files")
-    driver = args.driver or _driver(args.a, args.b)
+    driver = release(args.driver) if args.driver else _driver(args.a, args.b)
     catalog = Catalog(driver) if driver else None
-    first, second = Reader(args.a), Reader(args.b)
+    first, second = open_source(args.a), open_source(args.b)
     a, b = (outcomes(progress(reader), _Statuses(catalog)) for reader in (first, second))
     found = compare(a, b)
     if args.no_counts:
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.values:
         if catalog is None:
             fail("--values: neither trace names its driver: say --driver V")
-        values = compare_values(*(Values(catalog).feed(progress(Reader(name))) for name in (args.a, args.b)))
+        values = compare_values(*(Values(catalog).feed(progress(open_source(name))) for name in (args.a, args.b)))
     overflow = a.overflow + b.overflow
     if args.format == "json":
         distinct = {key for key, _ in a} | {key for key, _ in b}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import sys
 from collections.abc import Iterator
@@ -10,22 +11,30 @@ from typing import Any
 
 import orjson
 
+from nvproxy_model.errors import UnknownDriverVersion
+from nvproxy_model.printable import escaped_json, printable
 from nvproxy_model.tools.command import UNKNOWN
 from nvproxy_model.tools.output import bold, progress, versions
-from nvproxy_model.tools.trace.shared import ADMITTED, choose_driver, problems, selected
+from nvproxy_model.tools.trace.shared import ADMITTED, Files, problems, selected
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.decode.decoder import SCHEMA, Decoder
-from nvproxy_model.trace.format import printable
-from nvproxy_model.trace.reader import Reader
+from nvproxy_model.trace.source import Source
 
 _LONG = 8
+_RELEASES = 16
+"""Releases in one file that are read each by its own facts; a file with more is read by those of the first."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Decode; 2 when not all of the trace could be read."""
-    driver = choose_driver(args.file, args.driver)
+    with Files(args.files, args.log) as files:
+        return _decode(args, files)
+
+
+def _decode(args: argparse.Namespace, files: Files) -> int:
+    driver = files.driver(args.driver)
     decoders = {driver: Decoder(Catalog(driver))}
-    reader = Reader(args.file)
+    reader = files.open()
     keep = selected(args)
     numbers = set(args.number or ())
 
@@ -33,42 +42,45 @@ def run(args: argparse.Namespace) -> int:
         for rec in progress(reader):
             if not keep(rec) or (numbers and rec.key not in numbers):
                 continue
-            name = driver
             # Traces of several machines in one file: each is read by its own driver.
-            if args.driver is None and reader.header.driver is not None:
-                name = reader.header.driver
-            decoder = decoders.get(name)
-            if decoder is None:
-                if len(decoders) >= 64:
-                    decoders.clear()
-                decoder = decoders[name] = Decoder(Catalog(name))
-            obj = decoder.record(rec)
+            named = reader.header.driver if args.driver is None else None
+            if named is not None and named not in decoders:
+                decoders[named] = _decoder(named, decoders, driver)
+            obj = decoders[named or driver].record(rec)
             if args.name and not fnmatch.fnmatchcase(obj.get("name") or "", args.name):
                 continue
             yield obj
 
     notes = decoders[driver].catalog.notes
     (_as_json if args.format == "json" else _as_text)(decoded(), driver, notes, decoders, reader)
-    problems(args.file, reader.problems)
+    problems(files.shown, reader.problems)
     return ADMITTED if reader.complete else UNKNOWN
+
+
+def _decoder(name: str, decoders: dict[str, Decoder], driver: str) -> Decoder:
+    """A decoder of another release; of the first one for a name that is none, and where a file names too many."""
+    if len(decoders) < _RELEASES:
+        with contextlib.suppress(UnknownDriverVersion):
+            return Decoder(Catalog(name))
+    return decoders[driver]
 
 
 def _counts(decoders: dict[str, Decoder]) -> dict[str, int]:
     total: dict[str, int] = {}
-    for decoder in decoders.values():
+    for decoder in set(decoders.values()):
         for what, count in decoder.counts.items():
             total[what] = total.get(what, 0) + count
     return dict(sorted(total.items()))
 
 
 def _as_json(
-    objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Reader
+    objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Source
 ) -> None:
     out = sys.stdout.buffer
     sys.stdout.flush()
 
     def put(obj: Any) -> None:
-        out.write(orjson.dumps(obj, option=orjson.OPT_APPEND_NEWLINE))
+        out.write(escaped_json(orjson.dumps(obj, option=orjson.OPT_APPEND_NEWLINE)))
 
     put({"schema": SCHEMA, "produced_by": versions(), "driver": driver, "notes": notes})
     count = 0
@@ -86,7 +98,7 @@ def _as_json(
 
 
 def _as_text(
-    objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Reader
+    objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Source
 ) -> None:
     for note in notes:
         print(f"# {note}")

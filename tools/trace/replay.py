@@ -6,26 +6,30 @@ import argparse
 
 from nvproxy_model import caps as capabilities
 from nvproxy_model.policy.policy import Policy
+from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import UNKNOWN, fail
 from nvproxy_model.tools.output import bold, print_json, progress
-from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, choose_driver, problems
+from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, Files, problems
 from nvproxy_model.trace.decode.catalog import Catalog
-from nvproxy_model.trace.format import printable
 from nvproxy_model.trace.judge.replay import Replay
-from nvproxy_model.trace.reader import Reader
 
 SCHEMA = "nvproxy-trace/replay/1"
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay the trace."""
-    catalog = Catalog(choose_driver(args.file, args.driver))
+    with Files(args.files, args.log) as files:
+        return _replay(args, files)
+
+
+def _replay(args: argparse.Namespace, files: Files) -> int:
+    catalog = Catalog(files.driver(args.driver))
     caps = capabilities.SUPPORTED if args.caps == "all" else args.caps
     try:
         policy = Policy.for_driver(catalog.node.name, caps, profile=args.profile, allow_unsupported=True)
     except ValueError as error:
         fail(f"--caps: {error}")
-    reader = Reader(args.file)
+    reader = files.open()
     replay = Replay(policy)
     replay.feed(progress(reader))
     summary = replay.finish()
@@ -35,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(
             {
                 "schema": SCHEMA,
-                "file": args.file,
+                "file": files.shown,
                 "notes": catalog.notes,
                 "summary": summary,
                 **lists,
@@ -60,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             f"descriptors, memory for {summary['supplied']['memory']} calls; left: {summary['objects']} objects, "
             f"{summary['descriptors']} descriptors; {summary['divergences']} divergences"
         )
-    problems(args.file, reader.problems)
+    problems(files.shown, reader.problems)
     if replay.divergences:
         return DIFFERENT
     return ADMITTED if reader.complete and not summary["skipped"] else UNKNOWN

@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import UNKNOWN, fail
-from nvproxy_model.tools.trace.shared import ADMITTED, choose_driver, problems
+from nvproxy_model.tools.trace.shared import ADMITTED, Files, problems
 from nvproxy_model.trace.decode.catalog import Catalog
-from nvproxy_model.trace.format import printable
 from nvproxy_model.trace.study.scrub import scrub
 
 
 def run(args: argparse.Namespace) -> int:
     """Scrub the trace."""
-    if Path(args.output).exists() and Path(args.file).exists() and Path(args.output).samefile(args.file):
-        fail(f"{printable(args.output)}: is the file that is read")
-    catalog = Catalog(choose_driver(args.file, args.driver))
+    if args.file == "-":
+        fail("standard input cannot be read twice: scrub a file")
+    catalog = Catalog(Files([args.file]).driver(args.driver))
     reader, scrubber = scrub(Path(args.file), Path(args.output), catalog)
     problems(args.file, reader.problems)
     print(

@@ -1,47 +1,99 @@
-"""What nvproxy-trace's subcommands share: opening a trace, and saying what was wrong with it."""
+"""What nvproxy-trace's subcommands share: opening a trace or a log, its release, and saying what was wrong with it."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
+from nvproxy_model import versions
+from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import fail
-from nvproxy_model.trace.format import Record, printable
-from nvproxy_model.trace.reader import Problems, Reader
+from nvproxy_model.trace.format import Record
+from nvproxy_model.trace.lines import Problems
+from nvproxy_model.trace.source import Source, open_source
 from nvproxy_model.trace.study.era import infer, sized
 
-__all__ = ["ADMITTED", "DIFFERENT", "choose_driver", "problems", "selected"]
+__all__ = ["ADMITTED", "DIFFERENT", "Files", "problems", "release", "selected"]
 
 ADMITTED, DIFFERENT = 0, 1
 _SAMPLE: Final = 20_000
+"""Records among which a trace's release is looked for."""
 
 
 def problems(name: str, found: Problems) -> None:
-    """Each on stderr, one line."""
+    """Each on standard error, one line."""
     for text in found.texts(name):
         print(f"nvproxy-trace: {text}", file=sys.stderr)
 
 
-def choose_driver(path: str, given: str | None) -> str:
-    """The release to read a trace by: what the user says, else what the trace says. Ends with the era when neither does."""
-    if given:
-        return given
-    if path == "-":
-        fail("standard input: say --driver V, it cannot be read twice to find out")
-    reader = Reader(path)
-    requests = set()
-    for rec in itertools.islice(reader, _SAMPLE):
-        if reader.driver is not None:
-            break
-        found = sized(rec)
-        if found is not None:
-            requests.add(found)
-    if reader.driver is None:
-        fail(f"{printable(path)}: names no driver ({infer(requests)}): say --driver V")
-    return reader.driver
+def release(given: str) -> str:
+    """The release that ``--driver`` names: itself, ``latest`` or ``host``."""
+    if given == "latest":
+        return versions.load().latest.name
+    if given == "host":
+        found = versions.host()
+        if found is None:
+            fail(f"--driver host: no NVIDIA driver is loaded here ({versions.PROC} is missing): say --driver V")
+        return found
+    return given
+
+
+class Files:
+    """The files of a command line, which may be read more than once. Standard input is kept in a temporary file."""
+
+    def __init__(self, names: Sequence[str], kind: str | None = None) -> None:
+        self.names = tuple(names)
+        self.shown = ", ".join(names)
+        self._kind = kind
+        self._paths = tuple(names)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Files:
+        if "-" in self.names:
+            kept = self._stack.enter_context(tempfile.NamedTemporaryFile())
+            shutil.copyfileobj(sys.stdin.buffer, kept)
+            kept.flush()
+            self._paths = tuple(kept.name if name == "-" else name for name in self.names)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def open(self) -> Source:
+        """A reader from the first record on."""
+        return open_source(*self._paths, kind=self._kind)
+
+    def driver(self, given: str | None) -> str:
+        """The release to read by: what the user says, else what the files say. Ends with the era when neither does."""
+        found = self.named(given)
+        if found is None:
+            fail(
+                f"{printable(self.shown)}: names no driver ({self._era}): say --driver V, --driver latest or --driver host"
+            )
+        return found
+
+    def named(self, given: str | None) -> str | None:
+        """The release as `driver` finds it, or None."""
+        if given:
+            return release(given)
+        source = self.open()
+        requests = set()
+        for rec in itertools.islice(source, _SAMPLE):
+            if source.driver is not None:
+                break
+            found = sized(rec)
+            if found is not None:
+                requests.add(found)
+        self._era = str(infer(requests))
+        return source.driver
+
+    _era = ""
 
 
 def selected(args: argparse.Namespace) -> Callable[[Record], bool]:

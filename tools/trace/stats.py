@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import UNKNOWN, fail
 from nvproxy_model.tools.output import bold, print_json, progress
-from nvproxy_model.tools.trace.shared import ADMITTED, problems
+from nvproxy_model.tools.trace.shared import ADMITTED, Files, problems, release
 from nvproxy_model.trace.decode.catalog import Catalog
-from nvproxy_model.trace.format import Record, printable
-from nvproxy_model.trace.reader import Reader
+from nvproxy_model.trace.format import Record
+from nvproxy_model.trace.source import Source
 from nvproxy_model.trace.study.stats import Stats
 
 SCHEMA = "nvproxy-trace/stats/1"
@@ -23,24 +24,23 @@ def run(args: argparse.Namespace) -> int:
     """Count the trace."""
     if not 0 <= args.top <= 10_000:
         fail("--top: want 0 to 10000")
-    reader = Reader(args.file)
+    if args.plot and not args.plot.endswith((".png", ".svg", ".pdf")):
+        fail(f"--plot {printable(args.plot)}: want a name that ends in .png, .svg or .pdf")
     stats = Stats(args.top)
     points: list[tuple[int, int, str]] = []
-    records: Iterable[Record] = progress(reader)
-    if args.plot:
-        if not args.plot.endswith((".png", ".svg", ".pdf")):
-            fail(f"--plot {printable(args.plot)}: want a name that ends in .png, .svg or .pdf")
-        records = _points(records, points)
-    stats.feed(records)
-    driver = args.driver or reader.driver
+    with Files(args.files, args.log) as files:
+        reader = files.open()
+        records: Iterable[Record] = progress(reader)
+        stats.feed(_points(records, points) if args.plot else records)
+    driver = release(args.driver) if args.driver else reader.driver
     catalog = Catalog(driver) if driver else None
     if args.plot:
-        _plot(args.plot, points, Path(args.file).name)
+        _plot(args.plot, points, Path(args.files[0]).name)
     if args.format == "json":
         print_json(document(args, stats, reader, catalog))
     else:
         _text(args, stats, reader, catalog)
-    problems(args.file, reader.problems)
+    problems(files.shown, reader.problems)
     return ADMITTED if reader.complete else UNKNOWN
 
 
@@ -82,11 +82,11 @@ def _plot(path: str, points: list[tuple[int, int, str]], title: str) -> None:
     pyplot.close(figure)
 
 
-def document(args: argparse.Namespace, stats: Stats, reader: Reader, catalog: Catalog | None) -> dict[str, Any]:
+def document(args: argparse.Namespace, stats: Stats, reader: Source, catalog: Catalog | None) -> dict[str, Any]:
     """The counts as JSON; times are nanoseconds."""
     return {
         "schema": SCHEMA,
-        "file": args.file,
+        "file": ", ".join(args.files),
         "drivers": list(reader.drivers),
         "records": reader.records,
         "ioctls": stats.ioctls,
@@ -121,7 +121,7 @@ def document(args: argparse.Namespace, stats: Stats, reader: Reader, catalog: Ca
     }
 
 
-def _text(args: argparse.Namespace, stats: Stats, reader: Reader, catalog: Catalog | None) -> None:
+def _text(args: argparse.Namespace, stats: Stats, reader: Source, catalog: Catalog | None) -> None:
     def name(kind: str, number: int) -> str:
         return (catalog.name(kind, number) if catalog else None) or ""
 

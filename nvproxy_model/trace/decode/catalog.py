@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from nvproxy_model import ioctl, versions
+from nvproxy_model.abi import tables
 from nvproxy_model.abi.escapes import ARGUMENTS, NV_ESC_ATTACH_GPUS_TO_FD, NV_ESC_CARD_INFO, NV_ESC_RM_ALLOC
 from nvproxy_model.drivers import facts as recorded
 from nvproxy_model.drivers.names import CallNames
@@ -19,8 +20,7 @@ from nvproxy_model.drivers.release import Release
 from nvproxy_model.errors import UnknownDriverVersion
 from nvproxy_model.fields import CStruct, Role, Scalar, Status
 from nvproxy_model.layout import Field, Layout, Leaf
-from nvproxy_model.policy.policy import Policy
-from nvproxy_model.rules import Table
+from nvproxy_model.rules import Rule, Table, active
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.trace.decode import layouts
 from nvproxy_model.trace.format import Record
@@ -121,14 +121,12 @@ class Catalog:
         return facts.release(name)
 
     @cached_property
-    def policy(self) -> Policy:
-        """Every rule of the release, whatever the capabilities."""
-        return Policy.for_driver(self.node.name, "compute,utility", allow_unsupported=True)
+    def _rules(self) -> Mapping[str, Mapping[int, Rule]]:
+        return {kind: active(tables.TABLES[table], self.node) for kind, table in TABLES.items()}
 
-    def rules(self, kind: str) -> Mapping[int, Any]:
-        """The rows of a kind by number; none for a kind that no table has."""
-        table = TABLES.get(kind)
-        return self.policy.rules[table] if table else {}
+    def rules(self, kind: str) -> Mapping[int, Rule]:
+        """The rows of a kind by number, whatever the capabilities; none for a kind that no table has."""
+        return self._rules.get(kind, {})
 
     # Names
 

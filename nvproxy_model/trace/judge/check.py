@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -13,20 +12,24 @@ from nvproxy_model import versions
 from nvproxy_model.abi.escapes import NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL
 from nvproxy_model.caps import SUPPORTED, Caps
 from nvproxy_model.fields import FileKind
-from nvproxy_model.policy.decision import Decision, GuestFile, Why
+from nvproxy_model.ioctl import foreign
+from nvproxy_model.policy.decision import Decision, GuestFile, Why, int32
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.trace.decode.catalog import TABLES, Catalog
-from nvproxy_model.trace.devices import DescriptorMap, Descriptors, device_kind
+from nvproxy_model.trace.devices import DescriptorMap, Descriptors, device_kind, graphics
 from nvproxy_model.trace.format import Record
 from nvproxy_model.trace.judge.groups import GROUPS, MISSING
-from nvproxy_model.trace.judge.notes import DEVICES, NOTES
+from nvproxy_model.trace.judge.mig import shows_mig
+from nvproxy_model.trace.judge.notes import DEVICES, HARMLESS, NOTES
+from nvproxy_model.trace.judge.refusals import answer, author, exposed, group_of_call, group_of_open
+from nvproxy_model.trace.judge.verdict import Verdict, decide
 from nvproxy_model.trace.study.stats import DISTINCT_LIMIT
 
-__all__ = ["GROUPS", "MISSING", "Check", "Row", "exposed", "host_refused", "minimal_caps"]
-
-NV_ERR_INVALID_CLASS, NV_ERR_NOT_SUPPORTED = 0x22, 0x56
+__all__ = ["Check", "Row", "every_release", "minimal_caps"]
 
 _REPLACED: Final = re.compile(r"/dev/(nvidia-caps(?:-imex-channels)?)/")
+_UNDER: Final = 1000
+"""Distinct calls that are listed under the open of a device which a sandbox does not have."""
 
 
 class _File(NamedTuple):
@@ -35,19 +38,37 @@ class _File(NamedTuple):
 
 
 class _Files:
-    """A process's descriptors as a decision looks them up; ``proved`` are those that the host's answer shows to be live."""
+    """A process's descriptors as a decision looks them up, and those that the host's answer shows to be live."""
 
-    __slots__ = ("_paths", "proved")
+    __slots__ = ("_paths", "_proved")
 
     def __init__(self, paths: DescriptorMap) -> None:
         self._paths = paths
-        self.proved: FileKind | None = None
+        self._proved: dict[int, FileKind] = {}
 
     def get(self, fd: int, /) -> GuestFile | None:
         path = self._paths.get(fd)
-        if path is None:
-            return _File(self.proved, fd) if self.proved else None
-        return _File(device_kind(path), fd)
+        if path is not None:
+            return _File(_KINDS.get(device_kind(path), "other"), fd)
+        return _File(self._proved[fd], fd) if fd in self._proved else None
+
+    def prove(self, fd: int, kind: FileKind) -> bool:
+        """A descriptor that the driver took, so that the program had it although the trace does not show from where.
+
+        False for one that was known already.
+        """
+        if fd < 0 or fd in self._paths or fd in self._proved:
+            return False
+        self._proved[fd] = kind
+        return True
+
+
+@dataclass
+class _Terms:
+    """What holds for all rows of a check, and may be found out at its end."""
+
+    strict: bool
+    mig: bool = False
 
 
 @dataclass
@@ -57,19 +78,45 @@ class Row:
     kind: str
     number: int
     name: str | None
-    group: str
+    placed: str
+    """The group that the call itself puts it in; `group` is the one that counts."""
     reason: str
+    terms: _Terms
     device: str | None = None
     caps: tuple[str, ...] = ()
     """Any of these would admit it, where a capability is missing."""
     count: int = 0
     first: int = 0
     """Line of the first occurrence."""
+    by: dict[str, int] = field(default_factory=dict)
+    """Who refused it (`nvproxy_model.trace.format.AUTHORS`) -> how often."""
     host: dict[str, int] = field(default_factory=dict)
     """What the host answered: ``0x0``, ``0x56``, ``EINVAL`` -> how often."""
+    sandbox: dict[str, int] = field(default_factory=dict)
+    """What nvproxy answered, or whoever answered in a sandbox, likewise."""
     note: str | None = None
     under: list[Row] = field(default_factory=list)
     """For an open: the calls made on the device."""
+
+    @property
+    def known_harmless(self) -> bool:
+        """Whether programs were measured that do without this call."""
+        return (self.kind, self.number or self.device or 0) in HARMLESS
+
+    @property
+    def group(self) -> str:
+        """A key of `GROUPS`. What is known as harmless was seen without MIG: with MIG on it counts."""
+        if self.placed in ("unknown", "device") and self.known_harmless and not (self.terms.strict or self.terms.mig):
+            return "harmless"
+        return self.placed
+
+    def seen(self, by: str | None, got: str, inside: bool) -> None:
+        """Count one occurrence."""
+        self.count += 1
+        if by is not None:
+            self.by[by] = self.by.get(by, 0) + 1
+        answers = self.sandbox if by == "nvproxy" or (inside and by != "driver") else self.host
+        answers[got] = answers.get(got, 0) + 1
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -82,36 +129,12 @@ class Row:
             "first_line": self.first,
             "reason": self.reason,
             "capabilities": list(self.caps),
+            "refused_by": self.by,
             "host": self.host,
+            "sandbox": self.sandbox,
             "note": self.note,
             "calls": [row.as_json() for row in self.under],
         }
-
-
-def exposed(path: str) -> bool:
-    """Whether nvproxy gives a sandbox this device node (nvproxy.go: Register).
-
-    The node of nvidia-caps that fabric-imex-mgmt brings has a number that only the host's /proc knows, and is none
-    of the MIG ones (1
-    and 2, nv-caps.c); IMEX channels are as many as the host's module parameter says.
-    """
-    kind = device_kind(path)
-    return kind in ("frontend", "uvm") or path.startswith("/dev/nvidia-caps-imex-channels/")
-
-
-def host_refused(rec: Record) -> bool:
-    """Whether the host's own driver answered a control or allocation as nvproxy answers an unknown one, or had no such node."""
-    if rec.k == "open":
-        return rec.err != 0
-    return rec.kind in ("control", "alloc") and rec.status in (NV_ERR_INVALID_CLASS, NV_ERR_NOT_SUPPORTED)
-
-
-def _host(rec: Record) -> str:
-    if rec.err:
-        return errno.errorcode.get(rec.err, str(rec.err))
-    if rec.status is not None:
-        return f"{rec.status:#x}"
-    return "?" if rec.ret is None else "0"
 
 
 class _Judge:
@@ -156,63 +179,87 @@ class _Judge:
         return self.policy.decide_alloc(rec.key, data, files)
 
 
-def _group(decision: Decision, rec: Record) -> str:
-    if decision.allowed:
-        return "window" if decision.why is Why.WINDOW else "admitted"
-    if decision.why in (Why.UNKNOWN, Why.VERSION, Why.CAPABILITY, Why.OPT_IN):
-        if host_refused(rec):
-            return "host-refused"
-        return "capability" if decision.why in (Why.CAPABILITY, Why.OPT_IN) else "unknown"
-    if decision.why is Why.REFUSED and decision.rule is not None and decision.rule.rejected:
-        return "host-refused" if host_refused(rec) else "own"
-    # An argument: the host saw it too, and whatever it answered other than success was its refusal.
-    return "host-refused" if rec.status or rec.err else "argument"
-
-
 class Check:
-    """Judges records one by one. ``drivers``: judge the first call of each number under every listed release too."""
+    """Judges records one by one.
 
-    def __init__(self, policy: Policy, catalog: Catalog, *, drivers: Iterable[str] = ()) -> None:
+    ``inside``: they were recorded in a sandbox, so that nvproxy's answers are among them. ``made_with``: the release that the log
+    names, if it does. ``strict``: refusals that are known as harmless count too. ``drivers``: judge the first call of each number
+    under these releases too.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        catalog: Catalog,
+        *,
+        drivers: Iterable[str] = (),
+        inside: bool = False,
+        made_with: str | None = None,
+        strict: bool = False,
+    ) -> None:
         self.policy = policy
         self.catalog = catalog
+        self.inside = inside
+        self.made_with = made_with
         self.rows: dict[tuple[Any, ...], Row] = {}
         self.supplied = 0
         """Descriptors that the host took though the trace never saw them arrive: taken as what the call wants."""
         self.overflow = 0
+        """Calls of more distinct kinds than are counted."""
+        self.opened: set[str] = set()
+        """Nodes of which an open succeeded, a thousand at most."""
+        self.opens = 0
+        self._terms = _Terms(strict)
         self._judge = _Judge(policy)
         self._fds = Descriptors()
-        self._quick: dict[tuple[Any, ...], tuple[Row, str]] = {}
+        self._quick: dict[tuple[Any, ...], tuple[Row, str | None, str]] = {}
         self._others = {
             name: _Judge(Policy.for_driver(name, policy.caps, profile=policy.profile, allow_unsupported=True))
             for name in drivers
         }
-        self.drivers: dict[str, dict[tuple[str, int], str]] = {name: {} for name in self._others}
-        """Release -> refused (kind, number) -> reason."""
+        self._refused: dict[str, dict[tuple[str, int], str]] = {name: {} for name in self._others}
         self._asked: set[tuple[Any, ...]] = set()
 
+    @property
+    def mig(self) -> bool:
+        """Whether the trace shows that MIG was on."""
+        return self._terms.mig
+
+    @property
+    def dropped(self) -> int:
+        """Descriptors beyond the limit of what is remembered."""
+        return self._fds.dropped
+
     def feed(self, records: Iterable[Record]) -> Check:
+        """Judge records in the order of the trace."""
         for rec in records:
             self.one(rec)
         return self
 
     def one(self, rec: Record) -> None:
+        """Judge one record."""
         k = rec.k
+        if not self._terms.mig and k in ("open", "ioctl") and shows_mig(rec):
+            self._terms.mig = True
         if k == "ioctl":
-            quick = self._quick.get((rec.kind, rec.key, rec.dev, rec.status, rec.err, rec.ret))
+            quick = self._quick.get(self._key(rec))
             if quick is not None:
-                row, answer = quick
-                row.count += 1
-                row.host[answer] += 1
+                row, by, got = quick
+                row.seen(by, got, self.inside)
             else:
                 self._ioctl(rec)
-            if rec.fd not in self._fds.of(rec.pid):
+            if rec.fd >= 0 and rec.fd not in self._fds.of(rec.pid):
                 self._fds.feed(rec)
         else:
             if k == "open":
                 self._open(rec)
             self._fds.feed(rec)
 
-    def _row(self, key: tuple[Any, ...], rec: Record, make: Any) -> Row | None:
+    @staticmethod
+    def _key(rec: Record) -> tuple[Any, ...]:
+        return rec.kind, rec.key, rec.dev, rec.status, rec.err, rec.ret, rec.by, rec.raw.get("refused")
+
+    def _row(self, key: tuple[Any, ...], rec: Record, by: str | None, make: Any) -> Row | None:
         row = self.rows.get(key)
         if row is None:
             if len(self.rows) >= DISTINCT_LIMIT:
@@ -220,95 +267,120 @@ class Check:
                 return None
             row = self.rows[key] = make()
             row.first = rec.line
-        row.count += 1
-        answer = _host(rec)
-        row.host[answer] = row.host.get(answer, 0) + 1
+        row.seen(by, answer(rec), self.inside)
         return row
 
     def _open(self, rec: Record) -> None:
         path = rec.dev or ""
+        by = author(rec, None, self.inside)
+        group = group_of_open(rec, by)
         if exposed(path):
-            group, reason = "admitted", "nvproxy has this device"
-        else:
-            group = "host-refused" if host_refused(rec) else "device"
-            reason = "nvproxy gives a sandbox no such device: the open fails"
-        self._row(("open", path, group), rec, lambda: self._open_row(path, group, reason))
+            self.opens += 1
+            if not by and len(self.opened) < _UNDER:
+                self.opened.add(path)
+        self._row(("open", path, group), rec, by, lambda: self._open_row(path, group))
 
-    @staticmethod
-    def _open_row(path: str, group: str, reason: str) -> Row:
+    def _open_row(self, path: str, group: str) -> Row:
         folder = _REPLACED.match(path)
         note = DEVICES.get(path) or DEVICES.get(f"/dev/{folder[1]}" if folder else "")
-        return Row("open", 0, None, group, reason, device=path, note=note if group != "admitted" else None)
+        reason = {
+            "admitted": "nvproxy has this device",
+            "foreign": "another driver's device: nvproxy has nothing to do with it",
+            "permission": "nvproxy has this device; what the program would have done with it is not in this log",
+        }.get(group, "nvproxy gives a sandbox no such device: the open fails")
+        quiet = group in ("admitted", "permission", "foreign")
+        return Row("open", 0, None, group, reason, self._terms, device=path, note=None if quiet else note)
 
     def _ioctl(self, rec: Record) -> None:
         dev = rec.dev
-        if dev is not None and not exposed(dev):
+        if dev is not None and not exposed(dev) and not graphics(dev):
             self._under(dev, rec)
             return
         if rec.kind == "other":
+            self._foreign(rec)
             return
-        decision = self._judge.decide(rec, files := _Files(self._fds.of(rec.pid)))
+        files = _Files(self._fds.of(rec.pid))
+        decision = self._judge.decide(rec, files)
         fixed = self._judge.fixed(rec.kind, rec.key) is not None
-        if (
-            decision is not None
-            and decision.why is Why.FD
-            and decision.facts is not None
-            and decision.facts.found is None
-            and not rec.err
-            and not rec.status
-        ):
-            # The host took the descriptor, so the program had it.
-            files.proved = decision.facts.file
-            again = self._judge.decide(rec, files)
-            if again is not None and again.allowed:
-                self.supplied += 1
-                decision = again
-        group = "untold" if decision is None else _group(decision, rec)
-        reason = self._reason(rec, decision)
-        why = reason if group == "argument" else group
-        row = self._row((rec.kind, rec.key, group, why), rec, lambda: self._new(rec, group, reason, decision))
+        if decision is not None and decision.why is Why.FD and not rec.err and not rec.status and not rec.by:
+            decision = self._with_descriptors(rec, files, decision)
+        by = author(rec, decision, self.inside)
+        group = group_of_call(rec, decision, by, inside=self.inside, elsewhere=self._elsewhere_made())
+        reason = self._reason(rec, decision, group)
+        row = self._row(
+            (rec.kind, rec.key, group, reason if group == "argument" else group),
+            rec,
+            by,
+            lambda: self._new(rec, group, reason, decision),
+        )
         if row is None:
             return
         if fixed and len(self._quick) < DISTINCT_LIMIT:
-            self._quick[rec.kind, rec.key, rec.dev, rec.status, rec.err, rec.ret] = (row, _host(rec))
+            self._quick[self._key(rec)] = (row, by, answer(rec))
         if self._others:
             self._elsewhere(rec, files)
 
+    def _elsewhere_made(self) -> bool:
+        """Whether the log names a release, and not the one that is asked about."""
+        return self.made_with is not None and self.made_with not in (self.catalog.driver, self.policy.version.name)
+
+    def _with_descriptors(self, rec: Record, files: _Files, decision: Decision) -> Decision:
+        """The decision where every descriptor that the host took counts as open: the program had them."""
+        again = decision
+        while again.why is Why.FD and (facts := again.facts) is not None and facts.found is None:
+            if facts.value is None or facts.file is None or not files.prove(int32(facts.value), facts.file):
+                return decision
+            decided = self._judge.decide(rec, files)
+            if decided is None:
+                return decision
+            again = decided
+        if not again.allowed:
+            return decision
+        self.supplied += 1
+        return again
+
+    def _foreign(self, rec: Record) -> None:
+        name = foreign(rec.req)
+        said = f"a {name} request" if name else "a request of another driver"
+        row = self._row(
+            ("other", rec.key, rec.dev),
+            rec,
+            author(rec, None, self.inside),
+            lambda: Row("other", rec.key, said, "foreign", said, self._terms, device=rec.dev),
+        )
+        if row is not None and len(self._quick) < DISTINCT_LIMIT:
+            self._quick[self._key(rec)] = (row, author(rec, None, self.inside), answer(rec))
+
     def _under(self, dev: str, rec: Record) -> None:
-        """A call on a device that is not there is reported under its open."""
+        """A call on a device that a sandbox does not have is reported under its open."""
         group = "device"
         row = self.rows.get(("open", dev, group))
         if row is None:
             if len(self.rows) >= DISTINCT_LIMIT:
                 self.overflow += 1
                 return
-            row = self.rows["open", dev, group] = self._open_row(
-                dev, group, "nvproxy gives a sandbox no such device: the open fails"
-            )
+            row = self.rows["open", dev, group] = self._open_row(dev, group)
             row.first = rec.line
         inner = next((r for r in row.under if (r.kind, r.number) == (rec.kind, rec.key)), None)
         if inner is None:
-            if len(row.under) >= 1000:
+            if len(row.under) >= _UNDER:
                 self.overflow += 1
                 return
-            name = self.catalog.name(rec.kind, rec.key)
+            name = self.catalog.name(rec.kind, rec.key) or foreign(rec.req)
+            note = NOTES.get((rec.kind, rec.key))
             inner = Row(
-                rec.kind,
-                rec.key,
-                name,
-                group,
-                "its device is not there",
-                note=NOTES.get((rec.kind, rec.key)),
-                first=rec.line,
+                rec.kind, rec.key, name, group, "its device is not there", self._terms, note=note, first=rec.line
             )
             row.under.append(inner)
-        inner.count += 1
-        answer = _host(rec)
-        inner.host[answer] = inner.host.get(answer, 0) + 1
+        inner.seen(author(rec, None, self.inside), answer(rec), self.inside)
 
-    def _reason(self, rec: Record, decision: Decision | None) -> str:
+    def _reason(self, rec: Record, decision: Decision | None, group: str) -> str:
+        if group in ("contradiction", "argument") and "refused" in rec.raw and (decision is None or decision.allowed):
+            return f"nvproxy: {rec.raw['refused']}"
         if decision is not None:
             return decision.reason
+        if group == "admitted":
+            return "nvproxy let it through where this was recorded"
         if rec.kind == "fe" and rec.key in (NV_ESC_RM_CONTROL, NV_ESC_RM_ALLOC):
             what = "command" if rec.key == NV_ESC_RM_CONTROL else "class"
             return f"the {what} is in the argument, which this trace does not hold"
@@ -320,18 +392,22 @@ class Check:
             rule = decision.rule or self.catalog.rules(rec.kind).get(rec.key)
             caps = rule.caps.names if rule is not None else ()
         note = NOTES.get((rec.kind, rec.key)) if group not in ("admitted", "window") else None
-        return Row(rec.kind, rec.key, self.catalog.name(rec.kind, rec.key), group, reason, caps=caps, note=note)
+        name = self.catalog.name(rec.kind, rec.key)
+        return Row(rec.kind, rec.key, name, group, reason, self._terms, caps=caps, note=note)
 
     def _elsewhere(self, rec: Record, files: _Files) -> None:
-        refused_here = host_refused(rec)
-        key = (rec.kind, rec.key, rec.req, len(rec.par0 or b""), refused_here)
+        by = author(rec, None, self.inside)
+        key = (rec.kind, rec.key, rec.req, len(rec.par0 or b""), by, rec.status, rec.err)
         if key in self._asked or len(self._asked) >= DISTINCT_LIMIT:
             return
         self._asked.add(key)
         for name, judge in self._others.items():
             decision = judge.decide(rec, files)
-            if decision is not None and _group(decision, rec) in MISSING:
-                self.drivers[name].setdefault((rec.kind, rec.key), decision.reason)
+            if (
+                decision is not None
+                and group_of_call(rec, decision, author(rec, decision, self.inside), elsewhere=True) in MISSING
+            ):
+                self._refused[name].setdefault((rec.kind, rec.key), decision.reason)
 
     # The answers
 
@@ -350,29 +426,75 @@ class Check:
             result[row.group]["calls"] += row.count
         return result
 
+    def refusals(self) -> dict[str, int]:
+        """Who refused -> calls."""
+        result: dict[str, int] = {}
+        for row in self.rows.values():
+            for by, count in itertools.chain(row.by.items(), *(inner.by.items() for inner in row.under)):
+                result[by] = result.get(by, 0) + count
+        return result
+
+    @property
+    def drivers(self) -> dict[str, dict[tuple[str, int], str]]:
+        """Release -> refused (kind, number) -> reason, without what is known to be harmless."""
+        quiet = frozenset() if self._terms.strict or self._terms.mig else HARMLESS
+        return {
+            name: {call: reason for call, reason in refused.items() if call not in quiet}
+            for name, refused in self._refused.items()
+        }
+
+    def doubts(self) -> list[str]:
+        """Why an admission would not be sure, besides calls that cannot be judged; whole sentences."""
+        found = []
+        judged = any(row.kind not in ("open", "other") or row.under for row in self.rows.values())
+        failed = sorted(row.device or "" for row in self.rows.values() if row.placed == "permission")
+        failed = [path for path in failed if path not in self.opened]
+        if self.opens and not self.opened and not judged:
+            found.append("the program never reached the driver: no open of a device succeeded")
+        elif not judged:
+            found.append("no call was judged")
+        if self.opened or judged:
+            # A program that looks for nvidia0, nvidia1, ... until one is missing has found what it needs.
+            gpus = any(device_kind(path) == "frontend" and path != "/dev/nvidiactl" for path in self.opened)
+            for path in failed:
+                if not (gpus and device_kind(path) == "frontend"):
+                    found.append(f"what the program would have done with {path} is not known: its open failed")
+        if self.overflow:
+            found.append(f"{self.overflow} calls were not judged: there were too many distinct kinds")
+        if self.dropped:
+            found.append(f"{self.dropped} changes of descriptors were not followed: there were too many")
+        return found
+
+    def verdict_on(self, *, complete: bool = True) -> Verdict:
+        """The verdict. ``complete``: all of the trace was read and understood."""
+        doubts = self.doubts()
+        if not complete:
+            doubts.insert(0, "not all of the trace could be read")
+        return decide({group: count["distinct"] for group, count in self.counts().items()}, doubts)
+
     @property
     def verdict(self) -> str:
-        """``refused``, ``unknown`` (nothing refused, something could not be told), ``admitted``."""
-        groups = {row.group for row in self.rows.values()}
-        if groups & set(MISSING):
-            return "refused"
-        return "unknown" if "untold" in groups or self.overflow or not self.rows else "admitted"
+        """The verdict's word for a trace that was read whole: ``refused``, ``cannot tell`` or ``admitted``."""
+        return self.verdict_on().word
+
+
+_KINDS: Final[dict[str, FileKind]] = {"frontend": "frontend", "uvm": "uvm", "open-only": "open-only"}
 
 
 def minimal_caps(check: Check) -> tuple[Caps | None, list[Row]]:
-    """The smallest capability set under which every call is admitted that any set admits, and the rows that none does.
+    """The smallest capability set under which every call is admitted that any set admits, and the rows that none admits.
 
-    Of sets of equal size the one with the lower bits. A call that the host refused as well needs nothing. None when no call
-    depends on a capability.
+    Of sets of equal size the one with the lower bits. A call that the host refused too needs nothing. None when no call depends on
+    a capability.
     """
     needs: set[Caps] = set()
     never = []
     for row in check.rows.values():
-        if row.group in ("unknown", "device", "argument"):
+        if row.group in MISSING and row.group != "capability":
             never.append(row)
             continue
         table = TABLES.get(row.kind)
-        if table is None or row.group in ("host-refused", "own"):
+        if table is None or row.group in ("refused-outside-too", "always-refused", "harmless", "foreign"):
             continue
         if row.kind in ("control", "alloc"):
             needs.add(Caps.COMPUTE | Caps.UTILITY)

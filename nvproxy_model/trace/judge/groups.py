@@ -1,24 +1,31 @@
-"""The groups into which a check sorts a trace's calls."""
+"""The groups into which a check sorts a trace's calls, in plain words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["GROUPS", "MISSING"]
+__all__ = ["GROUPS", "MISSING", "QUIET"]
 
 GROUPS: Final[Mapping[str, str]] = {
-    "unknown": "no rule has this number in this release",
-    "capability": "a capability is missing",
-    "device": "the sandbox does not expose this device",
-    "argument": "the number is admitted, these arguments are not",
-    "untold": "could not tell: the trace does not hold what decides",
-    "own": "nvproxy answers this itself, always with a refusal",
-    "host-refused": "the host's driver refused it as well",
-    "window": "a bypass window passes it unexamined",
+    "unknown": "refused: nvproxy has no rule for this number in this release",
+    "capability": "refused: a capability is missing",
+    "device": "refused: nvproxy does not give a sandbox this device",
+    "argument": "refused: nvproxy admits the number, but not these arguments",
+    "contradiction": "refused in this log by nvproxy, although these rules admit it",
+    "permission": "the open failed where this was recorded: file mode, cgroup, security module, or no such node",
+    "cannot-tell": "cannot tell from this log: it does not hold what decides",
+    "harmless": "refused, known to be harmless: the programs that were measured do without it",
+    "always-refused": "always refused, harmless: nvproxy gives every program the same answer",
+    "refused-outside-too": "refused outside too: the host's driver gave the same kind of answer",
+    "foreign": "not judged: another driver's device or request",
+    "window": "admitted unexamined, through a bypass window",
     "admitted": "admitted",
 }
 """Group -> what it means; from what needs doing to what does not."""
 
-MISSING: Final = ("unknown", "capability", "device", "argument")
-"""The groups that a program in the sandbox would notice: it got an answer outside and gets a refusal inside."""
+MISSING: Final = ("unknown", "capability", "device", "argument", "contradiction")
+"""The groups of refusals by nvproxy that a program notices. They make the verdict "refused"."""
+
+QUIET: Final = ("window", "admitted")
+"""The groups that are listed only when asked for."""

@@ -31,7 +31,7 @@ from nvproxy_model.session.session import Session
 from nvproxy_model.structs import nvos
 from nvproxy_model.trace.devices import device_kind
 from nvproxy_model.trace.format import TRUNCATED, Record
-from nvproxy_model.trace.judge.check import exposed
+from nvproxy_model.trace.judge.refusals import exposed
 
 __all__ = ["Replay", "Step"]
 
@@ -41,9 +41,15 @@ _ARGUMENT: Final = 0x1000
 _LISTED: Final = 1000
 _SUPPLIED: Final = 1 << 20
 """Reads of memory that a trace lacks, per call: a session looks at each page that a program pins, here up to 4 GiB of them."""
+_PROCESSES: Final = 1 << 12
+"""Processes that are followed at once."""
+_INHERITED: Final = 1 << 18
+"""Descriptors that all forks together may hand on. Beyond it a child begins without them, and counts as skipped."""
 _CONTROL: Final = struct.Struct("<IIIIQII")
 _ALLOC: Final = struct.Struct("<IIIIQQIII4x")
 _OLD_ALLOC: Final = struct.Struct("<IIIIQII")
+_WHOLE: Final = {"control": (_CONTROL.size,), "alloc": (_ALLOC.size, _OLD_ALLOC.size)}
+"""Sizes of the argument that a record of the kind can have."""
 _FREE: Final = struct.Struct("<IIII")
 _DUP: Final = struct.Struct("<IIIIIII")
 
@@ -221,6 +227,7 @@ class Replay:
         self._memory = _Memory()
         self._processes: dict[int, _Process] = {}
         self._next_host_fd = 1 << 20
+        self._inherited = _INHERITED
         self._objects: dict[tuple[int, int], tuple[int | None, int | None]] = {}
         self._known: set[tuple[int, int]] = set()
 
@@ -232,7 +239,7 @@ class Replay:
     def _process(self, pid: int) -> _Process:
         process = self._processes.get(pid)
         if process is None:
-            if len(self._processes) >= 1 << 12:
+            if len(self._processes) >= _PROCESSES:
                 self._processes.pop(next(iter(self._processes)))
             fds = Files()
             process = self._processes[pid] = _Process(Session(self.policy, self._memory, fds, self._host), fds)
@@ -276,11 +283,18 @@ class Replay:
             self._mmap(process, rec)
         elif k == "process" and rec.raw.get("how") == "fork":
             parent = self._processes.get(rec.raw.get("ppid", -1)) if isinstance(rec.raw.get("ppid"), int) else None
-            if parent is not None:
-                for fd, file in parent.fds.items():
-                    file.references += 1
-                    process.fds[fd] = process.expected[fd] = file
-                process.session.graph = parent.session.graph
+            if parent is not None and parent is not process:
+                self._fork(parent, process)
+
+    def _fork(self, parent: _Process, child: _Process) -> None:
+        if len(parent.fds) > self._inherited:
+            self.skipped += 1
+            return
+        self._inherited -= len(parent.fds)
+        for fd, file in parent.fds.items():
+            file.references += 1
+            child.fds[fd] = child.expected[fd] = file
+        child.session.graph = parent.session.graph
 
     def _opened(self, process: _Process, rec: Record) -> None:
         if rec.err or rec.fd < 0:
@@ -332,7 +346,8 @@ class Replay:
         ):
             self.skipped += 1
             return
-        if rec.kind != "uvm" and len(rec.top0 or b"") != size:
+        whole = _WHOLE.get(rec.kind)
+        if rec.kind != "uvm" and (len(rec.top0 or b"") != size or (whole is not None and size not in whole)):
             self.skipped += 1
             return
         if not exposed(rec.dev or "/dev/nvidiactl"):

@@ -53,6 +53,7 @@ class Import:
         self.problems = Problems()
         self.drivers: dict[str, int] = {}
         self.lines = 0
+        """The number of the line that was read last."""
 
     @property
     def driver(self) -> str | None:
@@ -143,7 +144,8 @@ class Import:
         yield from (line for _, line in heapq.merge(*map(_stamped, timed), key=lambda item: item[0]))
 
     def _watched(self, lines: Iterator[Line]) -> Iterator[Line]:
-        for self.lines, line in enumerate(lines, 1):
+        for line in lines:
+            self.lines = line.number
             if "river " in line.text and len(self.drivers) < 100:
                 match = _DRIVER.search(line.text)
                 if match is not None and not line.torn(match.end()) and match[1] not in self.drivers:

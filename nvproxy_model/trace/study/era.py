@@ -50,16 +50,21 @@ class Era:
     evidence: tuple[tuple[int, int], ...]
     foreign: tuple[tuple[int, int], ...]
     total: int
+    ancient: tuple[tuple[int, int], ...] = ()
+    """Requests of drivers before 515, the first with public source."""
 
     def __str__(self) -> str:
+        """One line for people: the range of releases, and the sizes that show it."""
+        if self.ancient:
+            return f"driver era: older than any recorded release (515), by {_listed(self.ancient)}"
         if not self.evidence and not self.foreign:
-            return "driver era unknown: no request whose size tells"
-        told = ", ".join(f"{number:#x} of {size:#x} bytes" for number, size in self.evidence + self.foreign)
+            return "driver era unknown: no request with a size that depends on the release"
+        sizes = _listed(self.evidence + self.foreign)
         if not self.versions:
-            return f"driver era unknown: no recorded release has {told}"
+            return f"driver era unknown: no recorded release has {sizes}"
         if len(self.versions) == self.total:
-            return f"driver era ambiguous: every recorded release has {told}"
-        return f"driver era {' to '.join(self.branches)} ({len(self.versions)} of {self.total} recorded releases), by {told}"
+            return f"driver era ambiguous: every recorded release has {sizes}"
+        return f"driver era {' to '.join(self.branches)} ({len(self.versions)} of {self.total} recorded releases), by {sizes}"
 
     @property
     def branches(self) -> tuple[str, ...]:
@@ -68,12 +73,21 @@ class Era:
         return (ordered[0],) if len(ordered) == 1 else (ordered[0], ordered[-1])
 
     def as_json(self) -> dict[str, Any]:
+        """The era as JSON."""
         return {
             "versions": list(self.versions),
             "evidence": [{"number": number, "size": size} for number, size in self.evidence],
             "foreign": [{"number": number, "size": size} for number, size in self.foreign],
             "text": str(self),
         }
+
+
+def _listed(requests: tuple[tuple[int, int], ...]) -> str:
+    return ", ".join(f"{number:#x} of {size:#x} bytes" for number, size in requests)
+
+
+ANCIENT: Final = {(0xC8, 0xA00), (0xCA, 4)}
+"""NV_ESC_CARD_INFO with 32 cards of 80 bytes and NV_ESC_ENV_INFO, which drivers before 515 had."""
 
 
 @cache
@@ -97,7 +111,8 @@ def infer(requests: Iterable[tuple[int, int]], facts: recorded.Facts | None = No
     every = (recorded.load() if facts is None else facts).versions
     left = set(every)
     evidence, foreign = [], []
-    for number, size in sorted(set(requests)):
+    requests = set(requests)
+    for number, size in sorted(requests):
         by_size = known.get(number)
         if by_size is None:
             continue
@@ -106,9 +121,10 @@ def infer(requests: Iterable[tuple[int, int]], facts: recorded.Facts | None = No
             left &= by_size[size]
         else:
             foreign.append((number, size))
-    if foreign:
+    ancient = tuple(sorted(requests & ANCIENT))
+    if foreign or ancient:
         left = set()
-    return Era(tuple(name for name in every if name in left), tuple(evidence), tuple(foreign), len(every))
+    return Era(tuple(name for name in every if name in left), tuple(evidence), tuple(foreign), len(every), ancient)
 
 
 def sized(rec: Record) -> tuple[int, int] | None:

@@ -191,7 +191,7 @@ def scrub(source: Path, output: Path, catalog: Catalog) -> tuple[Reader, Scrubbe
         values=head.values,
     )
     second = Reader(source)
-    with writing(output, clean) as writer:
+    with writing(output, clean, inputs=(source,)) as writer:
         for rec in second:
             writer.put({**scrubber.clean(rec), "pid": rec.pid})
         writer.lose(second.problems)

@@ -164,7 +164,7 @@ def test_structs_are_found_by_message_id_then_by_name(catalog: Catalog) -> None:
         if (
             struct in catalog.release.structs
             and catalog.name("control", number) == name
-            and number not in catalog.policy.control
+            and number not in catalog.rules("control")
         ):
             assert catalog.shape("control", number).name == struct  # type: ignore[union-attr]
             checked += 1

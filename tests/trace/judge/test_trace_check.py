@@ -17,7 +17,9 @@ from nvproxy_model import versions
 from nvproxy_model.caps import SUPPORTED, Caps
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.trace.decode.catalog import Catalog
-from nvproxy_model.trace.judge.check import GROUPS, MISSING, Check, every_release, minimal_caps
+from nvproxy_model.trace.judge.check import Check, every_release, minimal_caps
+from nvproxy_model.trace.judge.groups import GROUPS, MISSING
+from nvproxy_model.trace.judge.notes import HARMLESS
 from nvproxy_model.trace.reader import Reader
 
 DRIVER = "580.159.04"
@@ -50,7 +52,8 @@ def from_tables(trace: Path, policy: Policy) -> Counter[tuple[str, str, int, str
     hidden = ("/dev/nvidia-caps/", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
     for (k, kind, number, dev, same), count in distinct(trace).items():
         if k == "open":
-            group = ("host-refused" if same else "device") if dev.startswith(hidden) else "admitted"
+            group = ("refused-outside-too" if same else "device") if dev.startswith(hidden) else "admitted"
+            group = "harmless" if group == "device" and ("open", dev) in HARMLESS else group
             result[group, "open", 0, dev] += count
             continue
         if dev.startswith(hidden):
@@ -58,17 +61,18 @@ def from_tables(trace: Path, policy: Policy) -> Counter[tuple[str, str, int, str
             continue
         rule = table[kind].get(number)
         if kind in ("control", "alloc") and not gate:
-            group = "host-refused" if same else "capability"
+            group = "refused-outside-too" if same else "capability"
         elif kind == "control" and (number & 0x8000 or number >> 16 == 0x2081):
             group = "window"
         elif rule is None:
-            group = "host-refused" if same else "unknown"
+            group = "refused-outside-too" if same else "unknown"
         elif rule.rejected:
-            group = "host-refused" if same else "own"
+            group = "refused-outside-too" if same else "always-refused"
         elif rule.opt_in or not rule.caps & policy.caps:
-            group = "host-refused" if same else "capability"
+            group = "refused-outside-too" if same else "capability"
         else:
             group = "admitted"
+        group = "harmless" if group == "unknown" and (kind, number) in HARMLESS else group
         result[group, kind, number, ""] += count
     return result
 
@@ -79,7 +83,7 @@ def from_check(check: Check) -> Counter[tuple[str, str, int, str]]:
         # Arguments are judged by more than the tables: here they count as what the tables say of their number.
         group = (
             "admitted"
-            if row.group == "argument" or (row.group == "host-refused" and "no open file" in row.reason)
+            if row.group == "argument" or (row.group == "refused-outside-too" and "no open file" in row.reason)
             else row.group
         )
         if row.count:
@@ -107,22 +111,19 @@ def test_what_nsys_still_lacks_with_profiling(traces: dict[str, Path], catalog: 
     """The classes, the device, and the UVM tools calls that never reach dispatch; each with a sentence on whether it matters."""
     policy = Policy.for_driver(DRIVER, "compute,utility,profiling")
     missing: set[tuple[str, int, str]] = set()
+    harmless: set[tuple[str, int, str]] = set()
     under: set[int] = set()
     for name in (f"nsys-gpuctxsw-{i}" for i in range(1, 7)):
         check = Check(policy, catalog).feed(Reader(traces[name]))
         for row in check.rows.values():
-            if row.group in MISSING:
+            if row.group in (*MISSING, "harmless"):
                 assert row.note, row
                 under |= {inner.number for inner in row.under}
         missing |= groups(check, *MISSING)
+        harmless |= groups(check, "harmless")
     caps = ("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2")
-    assert missing == {
-        ("alloc", 0xC639, ""),
-        ("alloc", 0xC640, ""),
-        ("uvm", 77, ""),
-        ("open", 0, "/dev/nvidia-uvm-tools"),
-        *(("open", 0, path) for path in caps),
-    }
+    assert missing == {("uvm", 77, ""), ("open", 0, "/dev/nvidia-uvm-tools")}
+    assert harmless == {("alloc", 0xC639, ""), ("alloc", 0xC640, ""), *(("open", 0, path) for path in caps)}
     assert under == {57, 58, 76}
 
 
@@ -136,7 +137,7 @@ def test_the_silent_refusals_carry_their_sentence(traces: dict[str, Path], catal
 
 def test_a_host_s_own_refusal_is_shown_and_not_missing(traces: dict[str, Path], catalog: Catalog) -> None:
     check = Check(Policy.for_driver(DRIVER, "compute,utility"), catalog).feed(Reader(traces["nsys-gpuctxsw-1"]))
-    assert groups(check, "host-refused") == {
+    assert groups(check, "refused-outside-too") == {
         ("alloc", 0x73, ""),
         ("control", 0x2080123D, ""),
         ("open", 0, "/dev/nvidia-modeset"),
@@ -148,7 +149,7 @@ def test_the_same_number_refused_and_answered_is_two_rows(write: Callable[..., P
     check = Check(Policy.for_driver(DRIVER), catalog).feed(
         Reader(write(line % "0x0" + line % "0x56" + line % "0x56" + line % "0x1f"))
     )
-    assert {row.group: row.count for row in check.rows.values()} == {"unknown": 2, "host-refused": 2}
+    assert {row.group: row.count for row in check.rows.values()} == {"unknown": 2, "refused-outside-too": 2}
 
 
 def test_descriptors_from_elsewhere_are_taken_as_live(traces: dict[str, Path], catalog: Catalog) -> None:
@@ -197,11 +198,11 @@ def test_verdicts(write: Callable[..., Path], catalog: Catalog) -> None:
 
     assert verdict(("control", "0x20800301")) == "admitted"
     assert verdict(("control", "0x20808157")) == "admitted"
-    assert verdict(("fe", "0x2a")) == "unknown"
+    assert verdict(("fe", "0x2a")) == "cannot tell"
     assert verdict(("control", "0x20800301"), ("control", "0x20800ffe")) == "refused"
     assert verdict(("fe", "0x63")) == "refused"
     assert verdict(("fe", "0xd7")) == "admitted"
-    assert verdict(("fe", "0x4e")) == "unknown"
+    assert verdict(("fe", "0x4e")) == "cannot tell"
     assert verdict(("alloc", "0xdead")) == "refused"
     assert verdict(("uvm", "0x7ffe")) == "refused"
 

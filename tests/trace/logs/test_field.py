@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,3 +247,10 @@ HOSTILE = {
 def test_one_bad_line_costs_one_line(name: str) -> None:
     source = Import(ROOT / "tests" / "data" / "hostile" / name)
     assert (len(list(source)), [line for line, _ in source.problems.kept]) == HOSTILE[name]
+
+
+def test_every_file_here_is_tested() -> None:
+    """By these tests, or by those of the command."""
+    texts = "".join(path.read_text() for path in (Path(__file__), ROOT / "tests" / "tools" / "test_field_command.py"))
+    folders = (FIELD, ROOT / "tests" / "data" / "hostile")
+    assert [path.name for folder in folders for path in folder.iterdir() if f'"{path.name}"' not in texts] == []
