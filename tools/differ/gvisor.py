@@ -109,13 +109,13 @@ def lines(parity: Parity, against: str, notes: bool) -> Iterator[str]:
 
 
 def _line(finding: Finding, other: str) -> str:
-    values = [f"{side} {_value(v)}" for side, v in (("gvisor", finding.base), (other, finding.next)) if v is not None]
+    from nvproxy_model.drivers.render.text import shown as value_text
+
+    values = [
+        f"{side} {value_text(v)}" for side, v in (("gvisor", finding.base), (other, finding.next)) if v is not None
+    ]
     shown = f" ({', '.join(values)})" if values else ""
     return f"{finding.kind:<20}  {finding.name}: {finding.detail}{shown} [{span(finding.versions)}] {finding.where}"
-
-
-def _value(value: int | str) -> str:
-    return f"{value:#x}" if isinstance(value, int) and value > 4096 else str(value)
 
 
 def span(versions: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvproxy_model.errors import NvproxyError
-from nvproxy_model.tools.command import fail
+from nvproxy_model.tools.command import UNKNOWN, fail
 from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, emit, opened, parent_of, read_releases
 
 if TYPE_CHECKING:
@@ -42,33 +42,35 @@ def run(args: argparse.Namespace) -> int:
         read = dict(zip(versions, read_releases(releases, versions, _wanted(wanted), args), strict=True))
 
         parents = ancestry(releases)
-        try:
-            reports = pins.check(wanted, read, parents.get)
-        except pins.PinError as error:
-            raise NvproxyError(f"{name}: {error}") from None
+        reports = pins.check(wanted, read, parents.get)
         broken = {version for report in reports for version, _ in report.broken}
         begins = [
             version
             for version in versions
             if version in broken and pins.nearest(parents.get, version, read) not in broken
         ]
+    unknown = sum(report.unknown is not None for report in reports)
     summary = {
         "releases": len(versions),
         "broken": len(broken),
         "pins": len(reports),
         "broken-pins": sum(bool(report.broken) for report in reports),
+        "unknown-pins": unknown,
     }
     report = {
         "schema": SCHEMA,
         "file": name,
-        "status": "different" if broken else "same",
+        "status": "different" if broken else "unknown" if unknown else "same",
         "pins": [_as_json(report) for report in reports],
         "satisfied": [version for version in versions if version not in broken],
         "first": begins,
         "summary": summary,
     }
-    emit(args, report, _lines(reports, versions, broken, begins))
-    return DIFFERENT if broken else SAME
+    lines = _lines(reports, versions, broken, begins)
+    if args.quiet:
+        lines = (line for line in lines if not line.startswith(("holds ", "satisfied ")))
+    emit(args, report, lines)
+    return DIFFERENT if broken else UNKNOWN if unknown else SAME
 
 
 def _init(args: argparse.Namespace) -> int:
@@ -146,6 +148,8 @@ def _as_json(report: PinReport) -> dict[str, Any]:
         "holds": list(report.holds),
         "broken": [{"version": version, "actual": actual} for version, actual in report.broken],
         "first": [{"version": first.version, "actual": first.actual} for first in report.first],
+        "unknown": report.unknown is not None,
+        "near": report.unknown or None,
     }
 
 
@@ -154,17 +158,26 @@ def _lines(
 ) -> Iterator[str]:
     for report in reports:
         pin = report.pin
+        if report.unknown is not None:
+            continue
         if not report.broken:
             yield f"holds   {pin} = {_shown(pin, pin.value)}: all {len(versions)} releases"
             continue
         breaks = ", ".join(f"{first.version} ({_shown(pin, first.actual)})" for first in report.first)
         count = f"{len(report.broken)} of {len(versions)} releases"
         yield f"broken  {pin} = {_shown(pin, pin.value)}: {count}, first {breaks}"
+    for report in reports:
+        if report.unknown is not None:
+            near = f"; did you mean {report.unknown}?" if report.unknown else ""
+            yield f"unknown {report.pin}: none of {len(versions)} releases has it{near}"
     good = [version for version in versions if version not in broken]
     yield f"satisfied by {len(good)} of {len(versions)} releases" + (f": {_ranges(good, versions)}" if good else "")
     bad = sum(bool(report.broken) for report in reports)
     first = f", first at {', '.join(begins)}" if begins else ""
-    yield f"verdict: {'different' if broken else 'same'}: {bad} of {len(reports)} pins broken{first}"
+    unknown = sum(report.unknown is not None for report in reports)
+    verdict = "different" if broken else "could not tell" if unknown else "same"
+    tail = f"; {unknown} of names that no release has" if unknown else ""
+    yield f"verdict: {verdict}: {bad} of {len(reports)} pins broken{first}{tail}"
 
 
 def _shown(pin: Pin, value: int | None) -> str:

@@ -29,6 +29,8 @@ __all__ = ["Break", "Pin", "PinError", "PinReport", "Places", "check", "dump", "
 
 MAX_FILE = 1 << 20
 MAX_PINS = 100_000
+MAX_DIGITS = 80
+"""Characters of a number: 64 bits in binary, with their prefix and separators."""
 
 
 class PinError(NvproxyError, ValueError):
@@ -73,6 +75,8 @@ class PinReport:
     holds: tuple[str, ...]
     broken: tuple[tuple[str, int | None], ...]
     first: tuple[Break, ...]
+    unknown: str | None = None
+    """For a name that none of the releases has: the nearest one that there is, or ``""``. Nothing is judged then."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -82,11 +86,19 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = {key for key in keys if isinstance(key, str) and keys.count(key) > 1} if len(keys) < 2000 else set()
         if twice or any(not isinstance(key, str) for key in keys):
-            what = f"{min(twice)} stands there twice" if twice else "a key is no name"
+            what = f"{min(twice)} stands there twice" if twice else "a key is not a name"
             raise PinError(f"line {node.start_mark.line + 1}: {what}")
         if len(set(keys)) != len(keys):
             raise PinError(f"line {node.start_mark.line + 1}: a name stands there twice")
         return dict(super().construct_mapping(node, deep))
+
+
+def _integer(loader: Any, node: Any) -> Any:
+    """YAML 1.1 reads 1:30 as 90, in quadratic time; nobody means that here, so such a word stays text and is refused."""
+    return node.value if ":" in node.value or len(node.value) > MAX_DIGITS else loader.construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 def load(text: bytes) -> list[Pin]:
@@ -95,6 +107,8 @@ def load(text: bytes) -> list[Pin]:
         raise PinError(f"over {MAX_FILE >> 20} MiB")
     try:
         data = yaml.load(text, _Loader)
+    except PinError:
+        raise
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
@@ -103,7 +117,7 @@ def load(text: bytes) -> list[Pin]:
         raise PinError(f"not YAML: {str(error).splitlines()[0]}") from None
     top = _mapping(data, "the file", {"pin", "driver", "structs", "constants"})
     if top.get("pin") != 1:
-        raise PinError(f"pin: {top.get('pin')!r}; this version reads `pin: 1`")
+        raise PinError(f"pin: {_shown(top.get('pin'))}; this version reads `pin: 1`")
     pins: list[Pin] = []
     for name, body in _mapping(top.get("structs", {}), "structs").items():
         struct = _mapping(body, name, {"size", "offsets"})
@@ -111,18 +125,20 @@ def load(text: bytes) -> list[Pin]:
             pins.append(Pin(name, "size", "", _number(struct["size"], f"{name}: size")))
         for path, value in _mapping(struct.get("offsets", {}), f"{name}: offsets").items():
             pins.append(Pin(name, "offset", path, _number(value, f"{name}.{path}")))
+        if len(pins) > MAX_PINS:
+            raise PinError(f"more than {MAX_PINS} pins")
     for name, value in _mapping(top.get("constants", {}), "constants").items():
         pins.append(Pin(name, "value", "", _number(value, name)))
     if not pins:
         raise PinError("nothing is pinned; `pin --init NAME...` writes a file")
     if len(pins) > MAX_PINS:
-        raise PinError(f"{len(pins)} pins; at most {MAX_PINS}")
+        raise PinError(f"more than {MAX_PINS} pins")
     return pins
 
 
 def _mapping(value: Any, what: str, keys: set[str] | None = None) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise PinError(f"{what}: want `name: value` lines, not {value!r:.40}")
+        raise PinError(f"{what}: want `name: value` lines, not {_shown(value)}")
     unknown = sorted(set(value) - keys) if keys is not None else []
     if unknown:
         near = difflib.get_close_matches(unknown[0], keys or (), 1)
@@ -132,8 +148,17 @@ def _mapping(value: Any, what: str, keys: set[str] | None = None) -> Mapping[str
 
 def _number(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 64:
-        raise PinError(f"{what}: want a number, not {value!r:.40}")
+        raise PinError(f"{what}: want a number, not {_shown(value)}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A value in a message. Of a list or mapping only what it is: aliases can make its text larger than any memory."""
+    if isinstance(value, int):
+        return "a number of more than 64 bits" if value.bit_length() > 64 else repr(value)
+    if isinstance(value, (dict, list, set, tuple)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"{value!r:.40}"
 
 
 def offsets(layout: Layout, prefix: str = "", base: int = 0) -> Iterator[tuple[str, int]]:
@@ -168,17 +193,15 @@ def _named_path(path: str) -> str:
 
 
 def check(pins: Iterable[Pin], releases: Mapping[str, Release], parent: Callable[[str], str | None]) -> list[PinReport]:
-    """Every pin at every release. ``parent`` gives a release's parent, whether that was read or not.
-
-    Raises PinError for a name that none of the releases has.
-    """
+    """Every pin at every release. ``parent`` gives a release's parent, whether that was read or not."""
     reports = []
     places = Places()
     above = {version: nearest(parent, version, releases) for version in releases}
     for pin in pins:
         found = {version: pin.actual(release, places) for version, release in releases.items()}
         if all(value is None for value in found.values()):
-            raise PinError(f"{pin}: none of {len(found)} releases has it{_hint(pin, list(releases.values())[-1])}")
+            reports.append(PinReport(pin, (), (), (), _hint(pin, list(releases.values())[-1])))
+            continue
         holds = tuple(version for version, value in found.items() if value == pin.value)
         broken = tuple((version, value) for version, value in found.items() if value != pin.value)
         first = tuple(Break(version, value) for version, value in broken if _fresh(above[version], found, pin))
@@ -206,7 +229,7 @@ def _hint(pin: Pin, release: Release) -> str:
     if layout is not None:
         names, wanted = [path for path, _ in offsets(layout)], pin.path
     near = difflib.get_close_matches(wanted, list(names), 1, 0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    return near[0] if near else ""
 
 
 def dump(names: Sequence[str], release: Release) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nvproxy_model.drivers.compare.findings import CLASSES
+from nvproxy_model.drivers.render.text import shown
 
 __all__ = ["MAX_COMMENT", "code", "escape", "render"]
 
@@ -33,7 +34,9 @@ def code(value: object) -> str:
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """A report of ``check``, ``diff`` or ``gvisor`` (as its ``--json`` states it). Longer than MAX_COMMENT: cut, and says so.
+    """A report of ``check``, ``diff``, ``gvisor`` or ``pin``, as its ``--json`` states it.
+
+    A longer one than MAX_COMMENT is cut, and says so.
 
     Raises ValueError for a report of another schema.
     """
@@ -41,6 +44,7 @@ def render(report: Mapping[str, Any]) -> str:
         "nvproxy-differ/diff/2": _diff,
         "nvproxy-differ/check/1": _check,
         "nvproxy-differ/gvisor/1": _gvisor,
+        "nvproxy-differ/pin/1": _pin,
     }
     schema = report.get("schema")
     if schema not in kinds:
@@ -112,12 +116,35 @@ def _gvisor(report: Mapping[str, Any]) -> _Parts:
     for item in report["unread"]:
         head.append(f"- not read: {code(item['where'])} {code(item['what'])}: {escape(item['why'])}")
     rows = list(_gvisor_rows(report["findings"]))
-    return head, ("kind", "name", "what", "gVisor", "other", "versions"), rows
+    return head, ("kind", "name", "what", "gVisor", "other", "versions", "where"), rows
+
+
+def _pin(report: Mapping[str, Any]) -> _Parts:
+    summary = report["summary"]
+    head = [f"### {code(report['file'])}: {escape(report['status'])}", ""]
+    head.append(
+        f"{summary['broken-pins']} of {summary['pins']} pins broken, {summary['unknown-pins']} of names that no release has; "
+        f"{summary['releases'] - summary['broken']} of {summary['releases']} releases satisfy all that could be judged."
+    )
+    rows = []
+    for pin in report["pins"]:
+        name = code(".".join(filter(None, (pin["name"], pin["path"]))))
+        if pin["unknown"]:
+            near = f"did you mean {code(pin['near'])}?" if pin["near"] else ""
+            rows.append((name, pin["what"], escape(pin["value"]), "no release has it", near))
+        elif pin["broken"]:
+            first = ", ".join(
+                f"{code(at['version'])} ({'absent' if at['actual'] is None else escape(at['actual'])})"
+                for at in pin["first"]
+            )
+            rows.append((name, pin["what"], escape(pin["value"]), f"broken in {len(pin['broken'])} releases", first))
+    return head, ("name", "what", "pinned", "", "first"), rows
 
 
 def _gvisor_rows(findings: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     for finding in findings:
         versions = finding["versions"]
         when = code(versions[0]) if len(versions) == 1 else f"{code(versions[0])} to {code(versions[-1])}"
-        values = ["" if value is None else escape(value) for value in (finding["base"], finding["next"])]
-        yield escape(finding["kind"]), code(finding["name"]), escape(finding["detail"]), *values, when
+        values = ["" if value is None else escape(shown(value)) for value in (finding["base"], finding["next"])]
+        where = code(finding["where"]) if finding["where"] else ""
+        yield escape(finding["kind"]), code(finding["name"]), escape(finding["detail"]), *values, when, where

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nvproxy_model import structs
 from nvproxy_model.drivers.compare.findings import CLASSES, Finding, verdict
 from nvproxy_model.drivers.gvisor import parity as gvisor_parity
+from nvproxy_model.drivers.render.text import shown
 
 __all__ = ["SCHEMA", "locate", "render"]
 
@@ -38,12 +39,12 @@ class _Result:
 
 
 def render(report: Mapping[str, Any]) -> dict[str, Any]:
-    """A report of ``check``, ``diff`` or ``gvisor`` (as its ``--json`` states it) as a SARIF log with one run.
+    """A report of ``check``, ``diff``, ``gvisor`` or ``pin`` (as its ``--json`` states it) as a SARIF log with one run.
 
     Raises ValueError for a report of another schema.
     """
     results = list(_results(report))
-    rules = {**CLASSES, **gvisor_parity.KINDS}
+    rules = {**CLASSES, **gvisor_parity.KINDS, **_PINS}
     used = sorted({result.rule for result in results})
     unread = [_notification(item) for item in report.get("unread", ())]
     return {
@@ -71,7 +72,7 @@ def _as_json(result: _Result, used: list[str]) -> dict[str, Any]:
         "ruleId": result.rule,
         "ruleIndex": used.index(result.rule),
         "level": result.level,
-        "message": {"text": result.message},
+        "message": {"text": _plain(result.message)},
         "locations": [
             {
                 "physicalLocation": {
@@ -90,7 +91,7 @@ def _notification(item: Mapping[str, str]) -> dict[str, Any]:
     path, line = _place(item["where"])
     return {
         "level": "error",
-        "message": {"text": f"not read: {item['what']}: {item['why']}"},
+        "message": {"text": _plain(f"not read: {item['what']}: {item['why']}")},
         "locations": [
             {
                 "physicalLocation": {
@@ -116,8 +117,34 @@ def _results(report: Mapping[str, Any]) -> Iterator[_Result]:
         for key, level in (("findings", "error"), ("notes", "note")):
             for finding in report[key]:
                 yield _gvisor_finding(finding, level)
+    elif schema == "nvproxy-differ/pin/1":
+        for pin in report["pins"]:
+            yield from _pin(pin, report["file"])
     else:
         raise ValueError(f"no SARIF for {schema!r}")
+
+
+_PINS: Final = {
+    "pin-broken": "a release does not have the value that is pinned",
+    "pin-unknown": "no release has the name that is pinned",
+}
+
+
+def _pin(pin: Mapping[str, Any], file: str) -> Iterator[_Result]:
+    name = ".".join(filter(None, (pin["name"], pin["path"])))
+    properties = {key: pin[key] for key in ("what", "value", "broken", "first")}
+    if pin["unknown"]:
+        near = f"; did you mean {pin['near']}?" if pin["near"] else ""
+        yield _Result("pin-unknown", "error", name, f"{name}: no release has it{near}", (file, 1), properties)
+    elif pin["broken"]:
+        first = ", ".join(f"{at['version']} ({at['actual']})" for at in pin["first"])
+        message = f"{name}: {pin['what']} {pin['value']} is broken in {len(pin['broken'])} releases, first {first}"
+        yield _Result("pin-broken", "error", name, message, (file, 1), properties)
+
+
+def _plain(text: str) -> str:
+    """Text without embedded links: brackets of names from other people's trees are escaped (SARIF 2.1.0, 3.11.6)."""
+    return re.sub(r"[\\\[\]]", r"\\\g<0>", text)
 
 
 def _level(class_: str) -> str:
@@ -135,7 +162,7 @@ def _finding(finding: Mapping[str, Any], when: str, level: str) -> _Result:
 def _gvisor_finding(finding: Mapping[str, Any], level: str) -> _Result:
     versions = finding["versions"]
     when = versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}, {len(versions)} versions"
-    message = f"{finding['name']}: {finding['detail']} (gVisor {finding['base']}, other {finding['next']}; {when})"
+    message = f"{finding['name']}: {finding['detail']} (gVisor {shown(finding['base'])}, other {shown(finding['next'])}; {when})"
     properties = {key: finding[key] for key in ("base", "next", "versions")}
     return _Result(finding["kind"], level, finding["name"], message, _place(finding["where"]), properties)
 
@@ -154,9 +181,9 @@ def locate(name: str) -> tuple[str, int]:
 def _definitions() -> dict[str, tuple[str, int]]:
     found: dict[str, tuple[str, int]] = {}
     package = Path(structs.__file__).parents[1]
-    for folder, shown in ((Path(structs.__file__).parent, "structs"), (package / "abi", "nvproxy_model/abi")):
+    for folder, printed in ((Path(structs.__file__).parent, "structs"), (package / "abi", "nvproxy_model/abi")):
         for file in sorted(folder.glob("*.py")):
             for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
                 for name in re.findall(r'^([A-Za-z]\w+) = C|"([A-Z]\w+)"', line):
-                    found.setdefault(name[0] or name[1], (f"{shown}/{file.name}", number))
+                    found.setdefault(name[0] or name[1], (f"{printed}/{file.name}", number))
     return found

@@ -11,9 +11,14 @@ from nvproxy_model.drivers.compare.findings import CLASSES, Finding, different, 
 if TYPE_CHECKING:  # the model's tables take a while to load, and a diff of all names does not need them
     from nvproxy_model.drivers.compare.check import CheckReport
 
-__all__ = ["check_lines", "columns", "diff_lines", "finding_lines"]
+__all__ = ["check_lines", "columns", "diff_lines", "finding_lines", "shown"]
 
 _ORDER = {name: rank for rank, name in enumerate(CLASSES)}
+
+
+def shown(value: int | str | None) -> str:
+    """A value of a finding: large numbers, which are commands and classes, in hexadecimal; sizes and offsets in decimal."""
+    return f"{value:#x}" if isinstance(value, int) and value > 4096 else str(value)
 
 
 def columns(rows: Sequence[Sequence[object]], right: Iterable[int] = ()) -> Iterator[str]:

@@ -18,6 +18,8 @@ from nvproxy_model.layout import Field, Layout
 from nvproxy_model.tools.driver_differ import main
 from tests.drivers import driver_world
 
+FACTS = facts.load()
+
 VAAPI = """\
 pin: 1
 structs:
@@ -50,8 +52,44 @@ def test_the_struct_that_grew_at_545(tmp_path: Path, capsys: pytest.CaptureFixtu
     """A video driver kept 120 bytes of NV_MEMORY_ALLOCATION_PARAMS; 545.23.06 reads and writes 128."""
     status, text = run(capsys, write(tmp_path / "p.yaml", VAAPI))
     assert status == 1
-    assert "broken  NV_MEMORY_ALLOCATION_PARAMS size = 120: 106 of 193 releases, first 545.23.06 (128)" in text
+    assert (
+        f"broken  NV_MEMORY_ALLOCATION_PARAMS size = 120: 106 of {len(FACTS.versions)} releases, first 545.23.06 (128)"
+        in text
+    )
     assert text.splitlines()[-1] == "verdict: different: 1 of 1 pins broken, first at 545.23.06"
+
+
+def test_unknown_names_are_reported_after_the_rest_is_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = "pin: 1\nconstants: {NV01_MEMORY_SYSTM: 62, NV01_ROOT: 0}\nstructs: {NVOS64_PARAMETERS: {offsets: {hRoott: 0}}}\n"
+    path = write(tmp_path / "p.yaml", unknown)
+    status, text = run(capsys, path)
+    lines = text.splitlines()
+    assert status == 2
+    assert lines[0].startswith("holds   NV01_ROOT value = 0x0: all ")
+    assert (
+        lines[1]
+        == f"unknown NVOS64_PARAMETERS.hRoott offset: none of {len(FACTS.versions)} releases has it; did you mean hRoot?"
+    )
+    assert lines[2].endswith("did you mean NV01_MEMORY_SYSTEM?")
+    assert lines[-1] == "verdict: could not tell: 0 of 3 pins broken; 2 of names that no release has"
+    status, text = run(capsys, path, "--quiet")
+    assert (status, [line.split()[0] for line in text.splitlines()]) == (2, ["unknown", "unknown", "verdict:"])
+    assert run(capsys, write(tmp_path / "q.yaml", unknown.replace("NV01_ROOT: 0", "NV01_ROOT: 9")))[0] == 1
+
+
+@pytest.mark.parametrize("form", ["markdown", "sarif"])
+def test_pins_for_a_pull_request(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "p.yaml", VAAPI + "constants:\n  NV01_MEMORY_SYSTM: 62\n")
+    status, text = run(capsys, path, "--format", form)
+    assert status == 1
+    assert "545.23.06" in text
+    assert "NV01_MEMORY_SYSTEM" in text
+    if form == "sarif":
+        results = json.loads(text)["runs"][0]["results"]
+        assert [result["ruleId"] for result in results] == ["pin-broken", "pin-unknown"]
+        assert {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results} == {path}
 
 
 def test_modeset_structs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,16 +166,21 @@ def test_init_takes_the_newest_release(capsys: pytest.CaptureFixture[str]) -> No
         ("pin: 1\nstructs: {A: {size: true}}\n", "A: size: want a number, not True"),
         ("pin: 1\nconstants: {A: 1.5}\n", "A: want a number, not 1.5"),
         ("pin: 1\nconstants: {A: 1, A: 2}\n", "line 2: A stands there twice"),
-        ("pin: 1\nconstants: {1: 1}\n", "line 2: a key is no name"),
+        ("pin: 1\nconstants: {1: 1}\n", "p.yaml: line 2: a key is not a name"),
         ("pin: 1\nstructs: {A: {size: 1}\n", "line"),
         ("pin: 1\nx: !!python/object/apply:os.system [id]\n", "could not determine a constructor"),
         (b"\xff\xfe\x00", "not YAML"),
+        ("pin: 1\nconstants: {NV01_ROOT: 1:0:1}\n", "want a number"),
+        ("pin: 1\nconstants: {NV01_ROOT: " + "9" * 30_000 + "}\n", "want a number"),
+        ("pin: 1\nconstants: {NV01_ROOT: " + "1:2" * 10_000 + "}\n", "want a number"),
         (
-            "pin: 1\nconstants: {NV01_MEMORY_SYSTM: 62}\n",
-            "none of 193 releases has it; did you mean NV01_MEMORY_SYSTEM?",
+            "pin: 1\nstructs: {S: &s {offsets: {"
+            + ", ".join(f"a{n}: 1" for n in range(9000))
+            + "}}, "
+            + ", ".join(f"S{n}: *s" for n in range(40))
+            + "}\n",
+            "more than 100000 pins",
         ),
-        ("pin: 1\nstructs: {NVOS64_PARAMETERS: {offsets: {hRoott: 0}}}\n", "did you mean hRoot?"),
-        ("pin: 1\nstructs: {NVOS64_PARAMETER: {size: 1}}\n", "did you mean NVOS64_PARAMETERS?"),
         (
             "a: &a [x]\n" + "\n".join(f"{c}: &{c} [*{p}, *{p}]" for p, c in zip("abcdefghi", "bcdefghij", strict=True)),
             "unknown key a",
