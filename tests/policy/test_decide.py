@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nvproxy_model import Caps, Policy, Verdict, Why, versions
 from nvproxy_model.fields import CStruct
-from nvproxy_model.policy.decision import Call, Decision
+from nvproxy_model.policy.decision import Call, Decision, Facts
 from nvproxy_model.policy.generate import decider
 from nvproxy_model.policy.interpret import interpret
 from nvproxy_model.policy.plan import plan
@@ -254,3 +254,76 @@ def test_a_frontend_request_of_another_size() -> None:
 def test_windows_may_be_any_iterable() -> None:
     policy = Policy.for_driver("580.126.20", windows=(number for number in [0x20810110]))
     assert policy.decide_control(0x20810110, b"", {}).allowed
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(0xFD, errno.EFAULT), (0x79, errno.EFAULT), (0x90CD, errno.EFAULT), (0x80, 0)]
+)
+def test_null_parameters_of_a_class(number: int, error: int) -> None:
+    """nvproxy must read the parameters of a class that has a descriptor or a handle that it asks for; others may be NULL."""
+    decision = POLICY.decide_alloc(number, None, {})
+    assert (decision.errno, decision.allowed) == (error, not error)
+    assert (decision.why is Why.NULL) is bool(error)
+
+
+def test_null_parameters_of_an_escape() -> None:
+    """The roles of an argument itself cannot be judged without it, whatever they are."""
+    assert POLICY.decide_frontend(0xC01C4634, None, {}).errno == errno.EFAULT
+    assert POLICY.decide_uvm(0x1B, None, {}).errno == errno.EFAULT
+
+
+def test_late_buffers_are_named() -> None:
+    """The three strings of GET_BUILD_VERSION are copied out after the struct, and no other buffer of a control is."""
+    raw = struct.pack("<IxxxxQQQII", 4, 0x1000, 0x2000, 0x3000, 0, 0)
+    decision = POLICY.decide_control(0x101, raw, {})
+    assert [(copy.offset, copy.address, copy.size, copy.copy_in, copy.late) for copy in decision.copies] == [
+        (8, 0x1000, 4, False, True),
+        (16, 0x2000, 4, False, True),
+        (24, 0x3000, 4, False, True),
+    ]
+    graphics = Policy.for_driver("580.126.20", "all")
+    listed = graphics.decide_control(0x20800802, struct.pack("<IxxxxQ", 2, 0x1000), {})
+    assert [(copy.offset, copy.size, copy.copy_in, copy.late) for copy in listed.copies] == [(8, 16, True, False)]
+
+
+REASONS = [
+    ("control", 0x101, bytes(39), "want 40 bytes, found 39 bytes (EINVAL)"),
+    ("alloc", 0x90CD, None, "the parameters are NULL: NV_EVENT_BUFFER_ALLOC_PARAMETERS (EFAULT)"),
+    ("control", 0x20800FFE, b"", "no rule has this number (status 0x56)"),
+    (
+        "alloc",
+        0x7F,
+        b"",
+        "a rule refuses it: no driver allocates it: only kernel clients bind by this class (status 0x22)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("table", "number", "data", "text"), REASONS)
+def test_reasons_are_made_of_facts(table: str, number: int, data: bytes | None, text: str) -> None:
+    ask: Any = {"control": POLICY.decide_control, "alloc": POLICY.decide_alloc}[table]
+    assert ask(number, data, {}).reason.endswith(text)
+
+
+def test_the_facts_of_a_refusal() -> None:
+    """What a program may look at, so that it need not read the sentence."""
+    files = {4: FILES[4]}
+    for value, found in ((4, "uvm"), (9, None)):
+        decision = POLICY.decide_alloc(0x90CD, _event_buffer(notificationHandle=value), files)
+        assert decision.facts == Facts(
+            "NV_EVENT_BUFFER_ALLOC_PARAMETERS.notificationHandle", value, None, found, "frontend"
+        )
+        assert decision.detail == (
+            f"NV_EVENT_BUFFER_ALLOC_PARAMETERS.notificationHandle = {value:#x}: want a frontend file, found "
+            + ("no open file" if found is None else "a uvm file")
+        )
+    raw = struct.pack("<IxxxxQQQII", 4, 0x1000, 0x2000, 0x3000, 0, 0)
+    graphics = Policy.for_driver("580.126.20", "all")
+    refused = graphics.decide_control(0x20800802, struct.pack("<IxxxxQ", 1 << 20, 0x1000), {})
+    assert refused.facts == Facts("NV2080_CTRL_BIOS_GET_INFO_PARAMS.biosInfoList", 1 << 20, 1 << 20, 8 << 20)
+    assert "0x100000: want 1 to 1048576 bytes, found 8388608 bytes" in refused.reason
+    assert POLICY.decide_control(0x101, raw, {}).facts is None
+    assert POLICY.decide_control(0x101, raw, {}).detail == ""
+    shut = Policy.for_driver("580.126.20", "profiling").decide_control(0x101, raw, {})
+    assert shut.facts is not None
+    assert (str(shut.facts.want), shut.facts.field) == ("compute,utility", "NV_ESC_RM_CONTROL, which comes first")
