@@ -42,6 +42,9 @@ class Caps(enum.IntFlag):
         return ",".join(self.names)
 
 
+_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+"""What Go's strings.TrimSpace strips (unicode.IsSpace); str.strip would also take the separators 0x1c to 0x1f."""
+
 _NAME = {cap: (cap.name or "").lower().replace("_", "-") for cap in Caps}
 _CAP = {name: cap for cap, name in _NAME.items()}
 
@@ -63,7 +66,7 @@ def from_string(text: str) -> tuple[Caps, bool]:
     first unknown one.
     """
     caps, everything = Caps(0), False
-    for name in filter(None, map(str.strip, text.split(","))):
+    for name in filter(None, (item.strip(_SPACE) for item in text.split(","))):
         if name == "all":
             everything = True
         elif name in _CAP:

@@ -89,3 +89,13 @@ def test_grants(requested: str | None, allowed: str, granted: str) -> None:
 def test_more_than_allowed() -> None:
     with pytest.raises(ValueError, match="video"):
         caps.grant("compute,video", "compute")
+
+
+def test_white_space_is_gos() -> None:
+    """unicode.IsSpace of Go 1.22, written out; Python also strips 0x1c to 0x1f, which Go does not."""
+    spaces = "\t\n\v\f\r\x20\x85\xa0\u1680\u2000\u2005\u200a\u2028\u2029\u202f\u205f\u3000"
+    for space in spaces:
+        assert caps.from_string(f"{space}compute{space},{space}") == (Caps.COMPUTE, False)
+    for other in "\x1c\x1d\x1e\x1f\u200b\u2060\ufeff\x00":
+        with pytest.raises(ValueError, match="driver capability"):
+            caps.from_string(f"{other}compute")
