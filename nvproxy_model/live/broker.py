@@ -22,6 +22,7 @@ from nvproxy_model import task_memory as memory
 from nvproxy_model.errors import MemoryFault, NvproxyError
 from nvproxy_model.live import questions
 from nvproxy_model.live.files import OpenFile, OpenFiles
+from nvproxy_model.live.filter import ROOTS
 from nvproxy_model.live.guardian import Tree
 from nvproxy_model.live.host import Driver
 from nvproxy_model.live.in_place import IN_PLACE, Place, find
@@ -30,6 +31,7 @@ from nvproxy_model.live.program import Call, EndedError, InPlaceError, Program
 from nvproxy_model.live.report import Report
 from nvproxy_model.live.tally import Tally
 from nvproxy_model.live.tasks import Tasks
+from nvproxy_model.live.turns import Turns
 from nvproxy_model.notification import FOREIGN, Request
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import Table
@@ -149,11 +151,7 @@ class Broker:
         self._pending: dict[int, list[tuple[int, int, int, int]]] = {}
         """Client -> (thread, handle, class, parent) of objects that were let through and are not known to exist."""
         self._flying = 0
-        self._turn = threading.Lock()
-        self._idle = 0
-        self._idle_lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self._over = False
+        self._turns = Turns(self._serve, _THREADS)
 
     # The run
 
@@ -171,51 +169,33 @@ class Broker:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             self.tasks = Tasks()
             self.files = OpenFiles(self._nodes)
-            self._another()
+            self._turns.start()
             self.tree.start()
             try:
                 status = self.tree.wait()
             finally:
-                for thread in list(self._threads):
-                    thread.join()
+                self._turns.join()
                 self._sweep()
                 self.tasks.close()
                 self.files.close()
         return Report(self.tally, list(command), status, self.observe, seconds=time.monotonic() - started)
 
-    def _another(self) -> None:
-        with self._idle_lock:
-            self._idle += 1
-            thread = threading.Thread(target=self._serve, daemon=True)
-            self._threads.append(thread)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system has no thread left: those that are there go on
-            with self._idle_lock:
-                self._idle -= 1
-                self._threads.remove(thread)
-            self._failed(error)
-
     def _serve(self) -> None:
-        while True:
-            with self._turn:
-                request = None if self._over else self._receive()
+        while self._turns.take():
+            ours = True
+            while ours:
+                request = self._receive()
                 if request is None:
-                    self._over = True
+                    self._turns.end()
                     return
-            with self._idle_lock:
-                self._idle -= 1
-                lonely = not self._idle and len(self._threads) < _THREADS
-            if lonely:
-                self._another()
-            try:
-                self._handle(request)
-            except Exception as error:
-                # A program must not hang for a mistake of ours.
-                self._failed(error)
-                self.listener.answer(request, error=errno.EIO)
-            with self._idle_lock:
-                self._idle += 1
+                turn = self._turns.begin(request.pid)
+                try:
+                    self._handle(request)
+                except Exception as error:
+                    # A program must not hang for a mistake of ours.
+                    self._failed(error)
+                    self.listener.answer(request, error=errno.EIO)
+                ours = self._turns.finish(turn)
 
     def _receive(self) -> Request | None:
         try:
@@ -240,6 +220,9 @@ class Broker:
             self._open(request, -100, args[0], args[1])
         elif name in ("openat", "openat2"):
             self._open(request, _int(args[0]), args[1], args[2] if name == "openat" else 0)
+        elif name in ROOTS:
+            self.tasks.forget_roots()
+            self.listener.proceed(request)
         else:
             # int 0x80, x32 and io_uring could reach a device past us; gVisor has none of them by default.
             self.tally.count("other ABI" if name in (FOREIGN, "io_uring_setup") else name)

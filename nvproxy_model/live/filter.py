@@ -7,7 +7,10 @@ from typing import Final
 
 from nvproxy_model import kernel
 
-__all__ = ["program"]
+__all__ = ["ROOTS", "program"]
+
+ROOTS: Final = ("chroot", "pivot_root", "setns", "unshare")
+"""After one of these a path may mean another file to its caller; a new thread's root is looked at anyway."""
 
 _FOREIGN: Final = {
     # asm/unistd_32.h: open, ioctl, openat, io_uring_setup, openat2.
@@ -64,6 +67,6 @@ def program() -> list[kernel.Instruction]:
                 allow,
                 notify,
             ]
-    for name in ("openat2", "io_uring_setup"):
+    for name in ("openat2", "io_uring_setup", *ROOTS):
         lines += [kernel.jump(table[name], 0, 1), notify]
     return [*lines, allow]

@@ -30,6 +30,12 @@ def credentials(tid: int | str = "self") -> tuple[str, ...]:
     return tuple(status.get(name, "") for name in ("Uid", "Gid", "CapEff"))
 
 
+def _root(tid: int | str) -> tuple[int, int, int]:
+    """The root directory of a task, and its mount namespace. Raises OSError."""
+    root = os.stat(f"/proc/{tid}/root")
+    return root.st_dev, root.st_ino, os.stat(f"/proc/{tid}/ns/mnt").st_ino
+
+
 def group(tid: int) -> int:
     """The process of a thread; its own number when it is gone."""
     try:
@@ -45,14 +51,11 @@ class Tasks:
         self._lock = threading.Lock()
         self._pidfds: dict[int, int] = {}
         self._ours = credentials()
-        self._root = self._identity("self")
+        self._root = _root("self")
+        self._ours_too: set[int] | None = set()
+        """Threads whose root is ours; None once a program has changed a root."""
         self.others: dict[int, tuple[str, ...]] = {}
         """Threads with credentials other than ours."""
-
-    @staticmethod
-    def _identity(tid: int | str) -> tuple[int, int, int]:
-        root = os.stat(f"/proc/{tid}/root")
-        return root.st_dev, root.st_ino, os.stat(f"/proc/{tid}/ns/mnt").st_ino
 
     def take(self, tid: int, fd: int) -> int:
         """Our own duplicate of a descriptor of the thread's, close-on-exec; close it. Raises OSError: EBADF where it has none."""
@@ -103,6 +106,19 @@ class Tasks:
         with self._lock:
             self._close()
 
+    def forget_roots(self) -> None:
+        """A program is about to change a root: from now on each one is looked at."""
+        self._ours_too = None
+
+    def _in_our_root(self, tid: int) -> bool:
+        known = self._ours_too
+        if known is not None and tid in known:
+            return True
+        same = _root(tid) == self._root
+        if same and known is not None and len(known) < _REMEMBERED:
+            known.add(tid)
+        return same
+
     def stat(self, tid: int, directory: int, path: bytes) -> os.stat_result:
         """The file that a path means to the thread: below its root, from its directory. Raises OSError.
 
@@ -113,7 +129,7 @@ class Tasks:
             start = b"/proc/%d/%s/" % (tid, b"cwd" if directory == -100 else b"fd/%d" % directory)
             return os.stat(start + path)
         path = _SELF.sub(b"/proc/%d" % group(tid), path) if b"/proc" in path else path
-        if self._identity(tid) == self._root:
+        if self._in_our_root(tid):
             return os.stat(path)
         root = os.open(f"/proc/{tid}/root", os.O_PATH | os.O_CLOEXEC)
         try:

@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 struct alloc { // NVOS64_PARAMETERS
@@ -486,6 +487,23 @@ static void calls(int n)
 	printf("bad %d\n", bad);
 }
 
+static void opens(int n)
+{
+	for (int i = 0; i < n; i++)
+		close(open("/etc/hostname", O_RDONLY | O_CLOEXEC));
+}
+
+// For benchmarks: how long one took, start-up left out.
+static void timed(void (*what)(int), int n)
+{
+	struct timespec a, b;
+	what(1);
+	clock_gettime(CLOCK_MONOTONIC, &a);
+	what(n);
+	clock_gettime(CLOCK_MONOTONIC, &b);
+	printf("%.3f us each\n", ((b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec)) / 1e3 / n);
+}
+
 // Commands on standard input, answers on standard output: 'w' offset size bytes; 'i' fd request address -> errno, the arena.
 static void obey(void)
 {
@@ -537,6 +555,9 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "wait")) wait_then(n);
 	else if (!strcmp(what, "many")) many(n);
 	else if (!strcmp(what, "calls")) calls(n);
+	else if (!strcmp(what, "timed-calls")) timed(calls, n);
+	else if (!strcmp(what, "timed-elsewhere")) timed(elsewhere, n);
+	else if (!strcmp(what, "timed-opens")) timed(opens, n);
 	else if (!strcmp(what, "obey")) obey();
 	else if (!strcmp(what, "exit")) return n;
 	else if (!strcmp(what, "die")) raise(n);
