@@ -263,7 +263,7 @@ class Policy:
             return Entry(admitted, None, rule, handler, None, None if of is None else of.sizeof())
         what = plan(of)
         decide: Decider | None = None
-        if call.table in ("frontend", "uvm") or what.roles or what.depends:
+        if call.table in ("frontend", "uvm") or what.roles or what.depends or handler.decide is not None:
             decide = decider(call, of, strict=strict)
             if handler.decide is not None:
                 decide = functools.partial(handler.decide, decide, call)
