@@ -101,9 +101,9 @@ def enum(ctype: str) -> Scalar:
     return Scalar(ctype, "L", "u32")
 
 
-FileKind = Literal["frontend", "uvm", "open-only", "dma-buf", "other"]
-"""What an open file of the guest is: nvidiactl or nvidiaN, nvidia-uvm, nvidia-caps or an IMEX channel, a
-dma-buf that a session made, anything else."""
+FileKind = Literal["frontend", "uvm", "uvm-tools", "open-only", "dma-buf", "cgroup", "other"]
+"""What an open file of the guest is: nvidiactl or nvidiaN, nvidia-uvm, nvidia-uvm-tools, nvidia-caps or an IMEX
+channel, a dma-buf that a session made, a directory of cgroup v2, anything else."""
 Mode = Literal["inout", "out"]
 Null = Literal["copy", "forward", "judge"]
 Empty = Literal["refuse", "forward"]
@@ -124,7 +124,8 @@ class Fd(Role):
 
     ``file`` is the kind of guest file that is accepted. A value equal to ``null`` means "none" and passes
     untouched, as does any negative one if ``negative`` is true. The number is looked up as an int32 whatever
-    the field's width, as nvproxy and the driver do. A refusal is EINVAL, or the NV status ``refuse``. Raises
+    the field's width, as nvproxy and the driver do. A refusal is EINVAL, or the NV status ``refuse``. ``host``
+    is a number that the host is given in place of any other, whatever the guest's stands for. Raises
     DefinitionError for a ``file`` that is not a FileKind.
     """
 
@@ -136,12 +137,14 @@ class Fd(Role):
         file: FileKind = "frontend",
         negative: bool = False,
         refuse: int | None = None,
+        host: int | None = None,
     ) -> None:
         _known("file", file, FileKind)
         super().__init__(of)
         self.null = null
         self.file = file
         self.negative = negative
+        self.host = host
         self.refuse = refuse
 
 
@@ -229,6 +232,15 @@ class _Versioned:
 
     def active(self, version: Lineage | None) -> bool:
         return alive(self.first, self.last, version)
+
+
+def _spread(declared: tuple[Any, ...], version: Lineage | None) -> Iterator[Any]:
+    """The members that are there at a release. One that came and went is ``since(a, until(b, member))``."""
+    for item in declared:
+        if not isinstance(item, _Versioned):
+            yield item
+        elif item.active(version):
+            yield from _spread(item.members, version)
 
 
 def since(version: Releases, *members: Any) -> _Versioned:
@@ -330,11 +342,7 @@ class _Record:
         return tuple(self._active(None))
 
     def _active(self, version: Lineage | None) -> Iterator[Any]:
-        for item in self._declared:
-            if not isinstance(item, _Versioned):
-                yield item
-            elif item.active(version):
-                yield from item.members
+        return _spread(self._declared, version)
 
     def exists(self, version: Lineage) -> bool:
         """Whether the driver's headers define this record in that release."""

@@ -10,6 +10,7 @@ from typing import Any
 from nvproxy_model.caps import Caps
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct, Scalar
+from nvproxy_model.followed import LATER
 from nvproxy_model.lifetime import Lineage, Releases, alive, releases
 from nvproxy_model.naming import TABLES, Table, params_name
 
@@ -51,6 +52,9 @@ class Rule:
     """For a class: whether a checkpoint can replay the allocation. nvproxy keeps the parameters of most
     classes for that and refuses to save while an object of another one lives
     (pkg/sentry/devices/nvproxy/save_restore.go, miscObject)."""
+    later: str | None = None
+    """The entry of `nvproxy_model.followed.LATER` that brought the row; None if the followed revision has it.
+    A row that was only seen is admitted by ``Policy.for_driver(..., pending=True)``."""
 
     def active(self, version: Lineage) -> bool:
         """Whether the row holds at that release."""
@@ -77,6 +81,9 @@ def _rule(
 ) -> Rule:
     if params is BY_NAME:
         params = params_name(name)
+    later = rest.get("later")
+    if later is not None and later not in LATER:
+        raise DefinitionError(f"{table} {number:#x} {name}: nvproxy_model/followed.py has no entry {later!r}")
     struct = params if params is None or isinstance(params, str) else params.ctype
     defined = None if isinstance(params, str) else params
     return Rule(table, number, name, caps, defined, struct, since=releases(since), until=releases(until), **rest)
@@ -91,10 +98,11 @@ def frontend(
     handler: str | None = None,
     since: Releases = (),
     until: Releases = (),
+    later: str | None = None,
 ) -> Rule:
     """An escape of /dev/nvidiactl or /dev/nvidiaN, by its ioctl number (``nr``). A name for params means any
     size."""
-    return _rule("frontend", number, name, caps, params, since, until, handler=handler)
+    return _rule("frontend", number, name, caps, params, since, until, handler=handler, later=later)
 
 
 def uvm(
@@ -106,9 +114,10 @@ def uvm(
     handler: str | None = None,
     since: Releases = (),
     until: Releases = (),
+    later: str | None = None,
 ) -> Rule:
     """A command of /dev/nvidia-uvm, by the whole request."""
-    return _rule("uvm", number, name, caps, params, since, until, handler=handler)
+    return _rule("uvm", number, name, caps, params, since, until, handler=handler, later=later)
 
 
 def control(
@@ -120,12 +129,13 @@ def control(
     handler: str | None = None,
     since: Releases = (),
     until: Releases = (),
+    later: str | None = None,
     opt_in: bool = False,
     why: str | None = None,
 ) -> Rule:
     """A control command of NV_ESC_RM_CONTROL. A struct with no fd and no buffer in it is passed through at
     any size."""
-    return _rule("control", number, name, caps, params, since, until, handler=handler, opt_in=opt_in, why=why)
+    return _rule("control", number, name, caps, params, since, until, handler=handler, opt_in=opt_in, why=why, later=later)
 
 
 def alloc(
@@ -137,10 +147,11 @@ def alloc(
     handler: str | None = None,
     since: Releases = (),
     until: Releases = (),
+    later: str | None = None,
     restorable: bool = True,
 ) -> Rule:
     """A class of NV_ESC_RM_ALLOC. ``None``: the class takes no parameters, and a pointer is not forwarded."""
-    return _rule("alloc", number, name, caps, params, since, until, handler=handler, restorable=restorable)
+    return _rule("alloc", number, name, caps, params, since, until, handler=handler, restorable=restorable, later=later)
 
 
 def reject(

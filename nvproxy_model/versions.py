@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvproxy_model.errors import DefinitionError, UnknownDriverVersion, UnsupportedDriverVersion
+from nvproxy_model.followed import LATER
 
 __all__ = ["PROC", "DriverVersion", "Tree", "host", "load", "numbers"]
 
@@ -19,7 +20,10 @@ PROC: Final = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriverVersion:
-    """One release. ``supported`` is nvproxy's: a known release that is not needs an opt-in."""
+    """One release. ``supported`` is nvproxy's: a known release that is not needs an opt-in.
+
+    ``later`` names the entry of `nvproxy_model.followed.LATER` that brought the node; None if the followed revision has it.
+    """
 
     name: str
     parent: DriverVersion | None
@@ -27,6 +31,7 @@ class DriverVersion:
     sha256: Mapping[str, str]
     lineage: tuple[str, ...] = field(repr=False)
     """This release's name, then its ancestors' up to the root."""
+    later: str | None = None
 
     def descends_from(self, version: str) -> bool:
         """Whether ``version`` is this release or an ancestor of it."""
@@ -74,8 +79,11 @@ class Tree(Mapping[str, DriverVersion]):
             if parent is not None and parent not in self._nodes:
                 raise DefinitionError(f"driver_versions.yaml: {name}: its parent {parent} must stand before it")
             above = self._nodes[parent] if parent else None
+            later = facts.get("later")
+            if later is not None and later not in LATER:
+                raise DefinitionError(f"driver_versions.yaml: {name}: nvproxy_model/followed.py has no entry {later!r}")
             lineage = (name, *(above.lineage if above else ()))
-            self._nodes[name] = DriverVersion(name, above, facts["supported"], facts.get("sha256", {}), lineage)
+            self._nodes[name] = DriverVersion(name, above, facts["supported"], facts.get("sha256", {}), lineage, later)
         self._by_numbers = {numbers(name): node for name, node in self._nodes.items()}
 
     def __getitem__(self, name: str) -> DriverVersion:

@@ -1,6 +1,6 @@
-"""ctrl/ctrl0000/ctrl0000unix.h: objects exported to, and imported from, descriptors."""
+"""ctrl/ctrl0000/ctrl0000unix.h: objects exported to, and imported from, descriptors; limits of memory accounting."""
 
-from nvproxy_model.fields import CStruct, CUnion, Fd, Handle, NvU8, NvU16, NvU32, enum, since
+from nvproxy_model.fields import CStruct, CUnion, Fd, Handle, NvS32, NvU8, NvU16, NvU32, NvU64, enum, since
 
 _rmObject = CStruct(
     None,
@@ -61,4 +61,22 @@ NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS = CStruct(
     "objectTypes" / NvU8[128],
     "numObjects" / NvU16,
     "index" / NvU16,
+)
+
+NV0000_CTRL_OS_UNIX_MEMACCT_LIMITS = CStruct(
+    "NV0000_CTRL_OS_UNIX_MEMACCT_LIMITS",
+    "gpuId" / NvU32,
+    "soft" / NvU64,
+    "hard" / NvU64,
+    "current" / NvU64,
+    since="610.43.02",
+)
+
+NV0000_CTRL_OS_UNIX_MEMACCT_GET_LIMITS_PARAMS = CStruct(
+    "NV0000_CTRL_OS_UNIX_MEMACCT_GET_LIMITS_PARAMS",
+    # NV0000_CTRL_OS_UNIX_MEMACCT_CURRENT_PROCESS, which asks for the caller's cgroup: the sandbox's own, for a sentry.
+    "cgroupFd" / Fd(NvS32, null=-1, file="cgroup", host=-1),
+    "count" / NvU32,
+    "limits" / NV0000_CTRL_OS_UNIX_MEMACCT_LIMITS[32],
+    since="610.43.02",
 )

@@ -446,6 +446,7 @@ NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS = CStruct(
     "hVASpace" / Handle(depends=True),
     "engineType" / NvU32,
     "bIsCallingContextVgpuPlugin" / NvBool,
+    since("615.71.09", "reserved" / NvU32, "internalFlags" / NvU32),
 )
 
 NV_BSP_ALLOCATION_PARAMETERS = CStruct(

@@ -1,9 +1,22 @@
 """nvidia-uvm/uvm_ioctl.h: the arguments of /dev/nvidia-uvm."""
 
-from nvproxy_model.fields import CStruct, Fd, Handle, NvBool, NvS32, NvU32, NvU64, Status, since, until
+from nvproxy_model.fields import (
+    CStruct,
+    Fd,
+    Handle,
+    NvBool,
+    NvS32,
+    NvU32,
+    NvU64,
+    OpaquePointer,
+    Status,
+    UserPointer,
+    since,
+    until,
+)
 from nvproxy_model.structs.nvCpuUuid import NvProcessorUuid
 from nvproxy_model.structs.nvstatus import NV_STATUS
-from nvproxy_model.structs.nvstatuscodes import NV_ERR_INVALID_ARGUMENT
+from nvproxy_model.structs.nvstatuscodes import NV_ERR_INSUFFICIENT_PERMISSIONS, NV_ERR_INVALID_ARGUMENT
 from nvproxy_model.structs.uvm_types import UvmGpuMappingAttributes
 
 UVM_CREATE_RANGE_GROUP_PARAMS = CStruct(
@@ -258,5 +271,71 @@ UVM_CREATE_EXTERNAL_RANGE_PARAMS = CStruct(
 UVM_MM_INITIALIZE_PARAMS = CStruct(
     "UVM_MM_INITIALIZE_PARAMS",
     "uvmFd" / Fd(file="uvm", refuse=NV_ERR_INVALID_ARGUMENT),
+    "rmStatus" / Status(NV_STATUS),
+)
+
+# uvm_tools.c: create_event_tracker() pins both buffers until the tracker's file closes.
+UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS = CStruct(
+    "UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS",
+    "queueBuffer" / OpaquePointer(NvU64),
+    "queueBufferSize" / NvU64,
+    "controlBuffer" / OpaquePointer(NvU64),
+    "processor" / NvProcessorUuid,
+    "allProcessors" / NvU32,
+    "uvmFd" / Fd(NvU32, file="uvm", refuse=NV_ERR_INSUFFICIENT_PERMISSIONS),
+    since("560.28.03", until("565.57.01", "version" / NvU32)),
+    "rmStatus" / Status(NV_STATUS),
+    since("550.54.14", until("560.28.03", "requestedVersion" / NvU32, "grantedVersion" / NvU32)),
+)
+
+UVM_TOOLS_SET_NOTIFICATION_THRESHOLD_PARAMS = CStruct(
+    "UVM_TOOLS_SET_NOTIFICATION_THRESHOLD_PARAMS",
+    "notificationThreshold" / NvU32,
+    "rmStatus" / Status(NV_STATUS),
+)
+
+UVM_TOOLS_EVENT_QUEUE_ENABLE_EVENTS_PARAMS = CStruct(
+    "UVM_TOOLS_EVENT_QUEUE_ENABLE_EVENTS_PARAMS",
+    "eventTypeFlags" / NvU64,
+    "rmStatus" / Status(NV_STATUS),
+)
+
+UVM_TOOLS_EVENT_QUEUE_DISABLE_EVENTS_PARAMS = CStruct(
+    "UVM_TOOLS_EVENT_QUEUE_DISABLE_EVENTS_PARAMS",
+    "eventTypeFlags" / NvU64,
+    "rmStatus" / Status(NV_STATUS),
+)
+
+UVM_TOOLS_ENABLE_COUNTERS_PARAMS = CStruct(
+    "UVM_TOOLS_ENABLE_COUNTERS_PARAMS",
+    "counterTypeFlags" / NvU64,
+    "rmStatus" / Status(NV_STATUS),
+)
+
+UVM_TOOLS_DISABLE_COUNTERS_PARAMS = CStruct(
+    "UVM_TOOLS_DISABLE_COUNTERS_PARAMS",
+    "counterTypeFlags" / NvU64,
+    "rmStatus" / Status(NV_STATUS),
+)
+
+# uvm_tools.c: uvm_tools_get_processor_uuid_table_common() writes the table whole, UVM_MAX_PROCESSORS_V1 or UVM_MAX_PROCESSORS long.
+UVM_TOOLS_GET_PROCESSOR_UUID_TABLE_PARAMS = CStruct(
+    "UVM_TOOLS_GET_PROCESSOR_UUID_TABLE_PARAMS",
+    "tablePtr" / UserPointer(NvProcessorUuid, 33, mode="out", of=NvU64),
+    until("560.28.03", "count" / NvU32),
+    since("560.28.03", until("565.57.01", "version" / NvU32)),
+    "rmStatus" / Status(NV_STATUS),
+    since("550.54.14", until("560.28.03", "version" / NvU32)),
+)
+
+UVM_TOOLS_GET_PROCESSOR_UUID_TABLE_V2_PARAMS = CStruct(
+    "UVM_TOOLS_GET_PROCESSOR_UUID_TABLE_V2_PARAMS",
+    "tablePtr" / UserPointer(NvProcessorUuid, 257, mode="out", of=NvU64),
+    "rmStatus" / Status(NV_STATUS),
+    since="565.57.01",
+)
+
+UVM_TOOLS_FLUSH_EVENTS_PARAMS = CStruct(
+    "UVM_TOOLS_FLUSH_EVENTS_PARAMS",
     "rmStatus" / Status(NV_STATUS),
 )

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from nvproxy_model import DefinitionError, Policy, UnknownDriverVersion, UnsupportedDriverVersion, caps, versions
+from nvproxy_model import (
+    DefinitionError,
+    Policy,
+    UnknownDriverVersion,
+    UnsupportedDriverVersion,
+    Why,
+    abi,
+    caps,
+    rules,
+    versions,
+)
 from nvproxy_model.caps import Caps
+from nvproxy_model.followed import LATER, is_pending
 
 TREE = versions.load()
 
@@ -18,9 +29,17 @@ def test_ancestry_not_numbers() -> None:
 
 
 def test_the_table() -> None:
-    assert len(TREE) == 39
-    assert sum(node.supported for node in TREE.values()) == 24
-    assert TREE.latest.name == "620.06.00"
+    followed = [node for node in TREE.values() if node.later is None]
+    assert (len(followed), sum(node.supported for node in followed)) == (39, 24)
+    assert sorted(node.name for node in TREE.values() if is_pending(node.later)) == [
+        "580.167.08",
+        "580.173.10",
+        "580.178.04",
+        "620.32.00",
+        "620.47.00",
+        "620.51.00",
+    ]
+    assert TREE.latest.name == "620.51.00"
 
 
 def test_three_states() -> None:
@@ -44,6 +63,23 @@ def test_versions_that_are_none(text: str) -> None:
 def test_numbers_as_go_reads_them() -> None:
     assert TREE.find("550.090.012", allow_unsupported=True).name == "550.90.12"
     assert TREE.find("latest") is TREE.latest
+
+
+def test_what_is_later_is_in_the_table_of_later_commits() -> None:
+    used = {node.later for node in TREE.values()} | {row.later for rows in abi.TABLES.values() for row in rows}
+    assert used - {None} == set(LATER) - {"1117a51c"}  # a struct's, not a row's
+    with pytest.raises(DefinitionError, match="no entry 'nowhere'"):
+        versions.Tree({"2.1": {"parent": None, "supported": True, "later": "nowhere"}})
+    with pytest.raises(DefinitionError, match="no entry 'nowhere'"):
+        rules.uvm(1, "X", Caps.COMPUTE, None, later="nowhere")
+
+
+def test_rows_that_were_only_seen_wait() -> None:
+    waiting = Policy.for_driver("580.159.04", "all,profiling").decide_alloc(0xC797, bytes(16), {})
+    assert (waiting.why, waiting.status) == (Why.PENDING, 0x22)
+    assert "seen at 58dbfe45" in waiting.reason
+    assert Policy.for_driver("580.159.04", "all,profiling", pending=True).decide_alloc(0xC797, bytes(16), {}).allowed
+    assert Policy.for_driver("580.159.04", "all,profiling").decide_alloc(0xB1CC, bytes(4), {}).allowed  # merged
 
 
 def test_a_child_before_its_parent() -> None:

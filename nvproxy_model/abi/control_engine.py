@@ -102,6 +102,14 @@ ENGINE: tuple[Rule, ...] = (
         since="560.28.03",
     ),
     control(
+        0xB0CC0116,
+        "NVB0CC_CTRL_CMD_GET_HS_CREDITS_MAPPING",
+        PROFILING,
+        "NVB0CC_CTRL_GET_HS_CREDITS_POOL_MAPPING_PARAMS",
+        since="560.28.03",
+        later="58dbfe45",
+    ),
+    control(
         0xB0CC0119,
         "NVB0CC_CTRL_CMD_RESERVE_CCU_PROF",
         PROFILING,

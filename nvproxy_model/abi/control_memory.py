@@ -1,4 +1,4 @@
-"""Controls of memory objects: classes 0x0041 to 0x00fd, without devices."""
+"""Controls of memory objects: classes 0x0041 to 0x00fe, without devices."""
 
 from nvproxy_model.caps import Caps
 from nvproxy_model.rules import Rule, control
@@ -27,4 +27,6 @@ MEMORY: tuple[Rule, ...] = (
     control(0x00FD0105, "NV00FD_CTRL_CMD_DETACH_MEM", COMPUTE | UTILITY),
     control(0x00FD0106, "NV00FD_CTRL_CMD_ATTACH_REMOTE_GPU", FABRIC_IMEX_MGMT, since="550.40.07"),
     control(0x00FD0107, "NV00FD_CTRL_CMD_SET_FAILURE", FABRIC_IMEX_MGMT, since="550.40.07"),
+    control(0x00FE0101, "NV00FE_CTRL_CMD_SUBMIT_OPERATIONS", COMPUTE | UTILITY, since="550.40.07", later="58dbfe45"),
+    control(0x00FE0102, "NV00FE_CTRL_CMD_RESIZE_QUEUE", COMPUTE | UTILITY, since="555.42.02", later="58dbfe45"),
 )

@@ -11,7 +11,30 @@ from typing import Any
 from nvproxy_model import naming
 from nvproxy_model.layout import Field, Layout
 
-__all__ = ["LayoutTable", "Layouts", "Release", "control_struct", "natural", "pack_release", "unpack_release"]
+__all__ = [
+    "LayoutTable",
+    "Layouts",
+    "Provenance",
+    "Release",
+    "control_struct",
+    "natural",
+    "pack_release",
+    "unpack_release",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a release was read from. ``kind`` is ``signed tag``, ``tag`` or ``commit`` in a repository, else ``tree``.
+
+    A signed tag is one whose object carries a signature; no signature is ever verified. ``commit`` is its full id, or "".
+    """
+
+    kind: str
+    commit: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.commit[:12]}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

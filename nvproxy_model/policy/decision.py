@@ -54,7 +54,8 @@ class Why(enum.Enum):
     RULE, WINDOW: the call is admitted by a row, or because its number lies in a bypass window (a refusal with
     WINDOW: the policy closes that window). UNKNOWN: no row of any release has the number. VERSION: only rows
     of other releases have it. CAPABILITY: none of the capabilities that would admit it is there. REFUSED: the
-    row refuses every call. OPT_IN: the row admits only what the embedder asked for. SIZE, NULL, FD, REQUIRED,
+    row refuses every call. OPT_IN: the row admits only what the embedder asked for. PENDING: the row was seen
+    in gVisor, and nobody has confirmed that gVisor took it. SIZE, NULL, FD, REQUIRED,
     POINTER, COUNT, VALUE: the argument or one of its fields is not acceptable. CLIENT: the client is not
     alive. IN_USE: the file already has a map context. PIN: guest pages cannot be pinned. HARDENED: a rule of
     the hardened profile alone.
@@ -67,6 +68,7 @@ class Why(enum.Enum):
     CAPABILITY = "a capability is missing, any of"
     REFUSED = "a rule refuses it"
     OPT_IN = "the rule needs an opt-in"
+    PENDING = "the rule is pending in gVisor"
     SIZE = "the size is wrong"
     NULL = "the parameters are NULL"
     FD = "a descriptor is not acceptable"

@@ -45,6 +45,11 @@ if file is None or file.kind != {file!r}:
 verdict = TRANSLATE
 """
 
+_HOST_FD = """\
+{value} = {host}
+verdict = TRANSLATE
+"""
+
 _WIDE_FD = """\
 if {value} > 0x7fffffff:
     return refuse_wide_fd(CALL, FDS[{index}], {value})
@@ -150,7 +155,9 @@ def _source(what: Plan, variables: list[str], names: Mapping[int, str], strict: 
 def _fd(index: int, step: Step[Fd], value: str, strict: bool) -> str:
     role = step.role
     body = _FD.format(value=value, file=role.file, index=index)
-    if strict:
+    if role.host is not None:
+        body = _HOST_FD.format(value=value, host=role.host)
+    elif strict:
         body = _WIDE_FD.format(value=value, index=index) + body
     given = "" if role.null is None else value if role.null == 0 else f"{value} != {role.null}"
     return _guarded([given, f"not {value} & 0x80000000" if role.negative else ""], body)

@@ -27,9 +27,22 @@ from nvproxy_model.structs.nvos import (
     NVOS54_PARAMETERS,
     NVOS64_PARAMETERS,
 )
+from nvproxy_model.structs.uvm_ioctl import UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS
 from nvproxy_model.structs.uvm_linux_ioctl import UVM_INITIALIZE_PARAMS
 
-__all__ = ["HANDLERS", "PAGE", "PLAIN", "Handler", "Inner", "handler_of", "maps_at_once", "offset", "reader"]
+__all__ = [
+    "HANDLERS",
+    "PAGE",
+    "PLAIN",
+    "TRACKER_CONTROL",
+    "TRACKER_ENTRY",
+    "Handler",
+    "Inner",
+    "handler_of",
+    "maps_at_once",
+    "offset",
+    "reader",
+]
 
 PAGE = 4096
 """Bytes a page."""
@@ -163,6 +176,43 @@ def _uvm_initialize(decide: Decider, call: Call, data: Any, fds: FdLookup) -> De
     return answer._replace(verdict=Verdict.TRANSLATE, params=_patched(data, _FLAGS, bytes([flags])))
 
 
+TRACKER_ENTRY = {56: 64, 76: 72}
+"""sizeof(UvmEventEntry) and sizeof(UvmEventEntry_V2), in bytes, by the command that makes a tracker of such
+entries (uvm_types.h)."""
+TRACKER_CONTROL = 528
+"""sizeof(UvmToolsEventControlData), in bytes."""
+_TRACKER_BUFFERS = ("queueBuffer", "queueBufferSize", "controlBuffer")
+_tracker = reader(UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS, *_TRACKER_BUFFERS)
+_QUEUE, _CONTROL = (offset(UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS, name) for name in _TRACKER_BUFFERS[::2])
+
+
+def _uvm_tools_init_event_tracker(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
+    """Both buffers are the guest's own pages, which the driver fills for as long as the file is open.
+
+    pkg/sentry/devices/nvproxy/uvm_tools.go: uvmToolsInitEventTracker; uvm_tools.c: create_event_tracker(),
+    map_user_pages().
+    """
+    answer = decide(data, fds)
+    if not answer.allowed:
+        return answer
+    queue, count, control = _tracker(data)
+    if count and (count & (count - 1) or not 2 <= count <= 0xFFFFFFFF):
+        facts = Facts("queueBufferSize", count, "0, or a power of two from 2 to 2^31")
+        return refuse(call, Why.VALUE, nv.NV_ERR_INVALID_ARGUMENT, facts)
+    params = _patched(_patched(answer.params or data, _QUEUE, bytes(8)), _CONTROL, bytes(8))
+    spans = [(_CONTROL, "controlBuffer", control, TRACKER_CONTROL if count else nv.UVM_TOTAL_COUNTERS * 8)]
+    if count:
+        spans.insert(0, (_QUEUE, "queueBuffer", queue, count * TRACKER_ENTRY[call.number]))
+    pins = []
+    for at, name, address, size in spans:
+        length = -(-size // PAGE) * PAGE
+        if not address or address % PAGE or address + length > 1 << 64:
+            facts = Facts(name, address, f"the page-aligned start of {length} bytes")
+            return refuse(call, Why.VALUE, nv.NV_ERR_INVALID_ADDRESS, facts)
+        pins.append(Copy(at, address, length, pinned=True))
+    return answer._replace(verdict=Verdict.TRANSLATE, params=params, copies=tuple(pins))
+
+
 _STRINGS = ("pDriverVersionBuffer", "pVersionBuffer", "pTitleBuffer")
 _BUILD_VERSION_SIZE = BUILD_VERSION.sizeof()
 _build_version = reader(BUILD_VERSION, "sizeOfStrings", *_STRINGS)
@@ -224,6 +274,11 @@ _ALL: tuple[Handler[Any], ...] = (
         "uvm_initialize",
         decide=_uvm_initialize,
         duty="map UVM ranges of the guest at the same address for the host: offset == address",
+    ),
+    Handler(
+        "uvm_tools_init_event_tracker",
+        decide=_uvm_tools_init_event_tracker,
+        duty="on NV_OK: pin the guest's pages of both buffers until the file of the tools device is closed",
     ),
     Handler("vid_heap_control", decide=_vid_heap_control),
 )

@@ -35,6 +35,11 @@ def interpret(call: Call, of: CStruct, data: bytes | None, fds: FdLookup, *, str
         number = value(fd.path)
         if number == fd.role.null or (fd.role.negative and int32(number) < 0):
             continue
+        if fd.role.host is not None:
+            host = fd.role.host & 0xFFFFFFFF
+            params[fd.offset : fd.offset + fd.size] = host.to_bytes(fd.size, "little")
+            verdict = Verdict.TRANSLATE
+            continue
         if strict and number > refusals.INT32_MAX:
             return refusals.refuse_wide_fd(call, fd, number)
         file = fds.get(int32(number))

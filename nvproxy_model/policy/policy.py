@@ -21,6 +21,7 @@ from nvproxy_model.abi.windows import window
 from nvproxy_model.caps import PROFILES, Caps, Profile
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct
+from nvproxy_model.followed import described, is_pending
 from nvproxy_model.policy import hardened
 from nvproxy_model.policy.decision import Call, Decision, Facts, FdLookup, Verdict, Why
 from nvproxy_model.policy.generate import Decider, decider
@@ -101,9 +102,9 @@ class Policy:
 
     Make one with `for_driver`. ``version``: the release, a node of driver_versions.yaml. ``caps``: the
     capabilities. ``profile``: ``gvisor`` or ``hardened``. ``extra``: the opt-in rows that are admitted, by
-    number. ``windows``: what becomes of controls in the bypass windows. ``frontend``, ``uvm``, ``control``
-    and ``alloc`` are the rows of the release by number, whatever the capabilities, and ``rules`` the same by
-    the table's name.
+    number. ``pending``: whether the rows that were only seen are admitted. ``windows``: what becomes of
+    controls in the bypass windows. ``frontend``, ``uvm``, ``control`` and ``alloc`` are the rows of the
+    release by number, whatever the capabilities, and ``rules`` the same by the table's name.
     """
 
     __slots__ = (
@@ -117,6 +118,7 @@ class Policy:
         "control",
         "extra",
         "frontend",
+        "pending",
         "profile",
         "rules",
         "uvm",
@@ -128,6 +130,7 @@ class Policy:
     caps: Caps
     profile: Profile
     extra: frozenset[int]
+    pending: bool
     windows: Windows | frozenset[int]
     frontend: Mapping[int, Rule]
     uvm: Mapping[int, Rule]
@@ -147,12 +150,14 @@ class Policy:
         profile: Profile,
         extra: Iterable[int],
         windows: Windows | Iterable[int],
+        pending: bool = False,
     ) -> None:
         put = functools.partial(object.__setattr__, self)
         put("version", version)
         put("caps", caps)
         put("profile", profile)
         put("extra", frozenset(extra))
+        put("pending", pending)
         put("windows", windows if isinstance(windows, str) else frozenset(windows))
         rules = {table: MappingProxyType(dict(rows)) for table, rows in _resolved(version).items()}
         put("rules", MappingProxyType(rules))
@@ -179,6 +184,7 @@ class Policy:
         allow_unsupported: bool = False,
         extra: Iterable[int] = (),
         windows: Windows | Iterable[int] = "allow",
+        pending: bool = False,
     ) -> Policy:
         """The policy of one release.
 
@@ -187,7 +193,8 @@ class Policy:
         ``gvisor`` (nvproxy's own answers) or ``hardened`` (`nvproxy_model.policy.hardened`).
         ``allow_unsupported`` answers for a release that is known but that nvproxy does not support. ``extra``
         admits opt-in rows by number. ``windows`` says what becomes of controls in the two bypass windows:
-        "allow" (nvproxy's), "deny", or the numbers to allow.
+        "allow" (nvproxy's), "deny", or the numbers to allow. ``pending`` admits the rows that were seen in
+        gVisor and that may not be merged (`nvproxy_model.followed`).
 
         Raises UnknownDriverVersion; UnsupportedDriverVersion; ValueError for a capability, profile, window or
         opt-in number that does not exist; DefinitionError if the rows of the release contradict each other or
@@ -209,10 +216,10 @@ class Policy:
         unknown = extra - {row.number for rows in abi.TABLES.values() for row in rows if row.opt_in}
         if unknown:
             raise ValueError(f"no opt-in row has the number {', '.join(f'{number:#x}' for number in sorted(unknown))}")
-        return cls(node, wanted, profile, extra, windows)
+        return cls(node, wanted, profile, extra, windows, pending)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.version, self.caps, self.profile, self.extra, self.windows)
+        return type(self), (self.version, self.caps, self.profile, self.extra, self.windows, self.pending)
 
     def __repr__(self) -> str:
         return f"<Policy {self.version} caps={self.caps} profile={self.profile}>"
@@ -250,6 +257,8 @@ class Policy:
             return Entry(refuse(call, Why.REFUSED, rule.status), rule=rule)
         if rule.opt_in and rule.number not in self.extra:
             return Entry(refuse(call, Why.OPT_IN, status), rule=rule)
+        if is_pending(rule.later) and not self.pending:
+            return Entry(refuse(call, Why.PENDING, status, Facts(described(str(rule.later)))), rule=rule)
         if not int(needed) & int(self.caps):
             return Entry(refuse(call, Why.CAPABILITY, status, Facts(want=needed)), rule=rule)
         return self._admitted(call, rule)

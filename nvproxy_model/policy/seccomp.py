@@ -8,7 +8,7 @@ says which one this release uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from nvproxy_model import abi, ioctl, versions
 from nvproxy_model.abi.constants import UVM_TOOLS_READ_PROCESS_MEMORY, UVM_TOOLS_WRITE_PROCESS_MEMORY
 from nvproxy_model.caps import Caps
 from nvproxy_model.fields import CStruct
+from nvproxy_model.followed import is_pending
 from nvproxy_model.rules import Rule
 from nvproxy_model.versions import DriverVersion
 
@@ -70,20 +71,21 @@ class Request:
         return 0xFFFFFFFF if self.device == "uvm" or self.size is not None else 0xC000FFFF
 
 
-def allow_list(version: DriverVersion, caps: Caps) -> tuple[Request, ...]:
+def allow_list(version: DriverVersion, caps: Caps, *, pending: bool = False) -> tuple[Request, ...]:
     """Every request that a session of this release and these capabilities may make, frontend first, by
     number.
 
-    Empty for no capabilities at all.
+    Empty for no capabilities at all. ``pending`` as in ``Policy.for_driver``.
     """
-    rows = [*_requests(abi.FRONTEND, version, caps), *_requests(abi.UVM, version, caps)]
+    tables = ([rule for rule in rules if pending or not is_pending(rule.later)] for rules in (abi.FRONTEND, abi.UVM))
+    rows = [request for rules in tables for request in _requests(rules, version, caps)]
     if caps:
         every = Caps(sum(Caps))
         rows += [Request("uvm", number, name, every, 0, 0, True) for number, name in _TOOLS.items()]
     return tuple(sorted(rows, key=lambda row: (row.device, row.number)))
 
 
-def _requests(rules: tuple[Rule, ...], version: DriverVersion, caps: Caps) -> Iterator[Request]:
+def _requests(rules: Iterable[Rule], version: DriverVersion, caps: Caps) -> Iterator[Request]:
     by_number: dict[int, list[Rule]] = {}
     for rule in rules:
         if not rule.rejected and rule.caps & caps:

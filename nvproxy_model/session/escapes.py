@@ -25,6 +25,7 @@ from nvproxy_model.structs.nv_unix_nvos_params_wrappers import (
     nv_ioctl_nvos02_parameters_with_fd,
     nv_ioctl_nvos33_parameters_with_fd,
 )
+from nvproxy_model.structs.uvm_ioctl import UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS
 from nvproxy_model.structs.uvm_linux_ioctl import UVM_INITIALIZE_PARAMS
 
 __all__ = ["HANDLERS", "any_size", "command", "escape", "no_params"]
@@ -46,6 +47,8 @@ def command(process: Process, entry: Entry, file: File, request: int, argp: int)
     what, memory = entry.plan, process.memory
     assert what is not None
     assert entry.decide is not None
+    if entry.handler.name == "uvm_tools_init_event_tracker" and file.kind == "uvm":
+        return _unread(process, what.size, file, request)
     data = memory.read(argp, what.size)
     exchange = Exchange(process, file, HANDLERS[entry.handler.name], entry.decide(data, process.fds), data, what)
     status_at = None if what.status is None else what.status.offset
@@ -53,6 +56,13 @@ def command(process: Process, entry: Entry, file: File, request: int, argp: int)
         return answer(memory, argp, data, status_at, exchange.decision)
     argument = Part(memory, argp, data, exchange.decision, what)
     return exchange.perform(request, argument, argument, (argument,), status_at)
+
+
+def _unread(process: Process, size: int, file: File, request: int) -> Result:
+    """/dev/nvidia-uvm refuses to make a tracker without reading the struct, so the host is given zeros
+    (uvm_tools.go)."""
+    error = call(process.host, file.host_fd, request, Buffer(bytearray(size)))
+    return Result(-1 if error else 0, error)
 
 
 def any_size(process: Process, entry: Entry, file: File, request: int, argp: int) -> Result:
@@ -286,6 +296,30 @@ def _finish_dmabuf(exchange: Exchange) -> int:
     return 0
 
 
+_TRACKER_STATUS = offset(UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS, "rmStatus")
+
+
+def _before_tracker(exchange: Exchange) -> Decision:
+    try:
+        decision = exchange.pin()
+    except MemoryFault:
+        decision = refuse(exchange.decision.call, Why.PIN)
+    if decision.allowed:
+        return decision
+    return decision._replace(errno=0, status=nv.NV_ERR_INVALID_ARGUMENT)
+
+
+def _after_tracker(exchange: Exchange) -> None:
+    exchange.file.pins += [(copy.address, copy.size) for copy in exchange.decision.copies]
+
+
+def _finish_tracker(exchange: Exchange) -> int:
+    """Of the struct the guest is given the status alone."""
+    status = exchange.argument.buffer.data[_TRACKER_STATUS:]
+    exchange.process.memory.write(exchange.argument.address, exchange.data[:_TRACKER_STATUS] + bytes(status))
+    return 0
+
+
 _va_space = reader(NV503C_CTRL_REGISTER_VA_SPACE_PARAMS, "hVASpace")
 
 
@@ -313,6 +347,12 @@ HANDLERS: Mapping[str, Handler[Exchange]] = {
     "os_event": replace(_POLICY["os_event"], before=_before_os_event, after=_after_os_event),
     "register_va_space": replace(_POLICY["register_va_space"], before=_before_va_space, after=_after_va_space),
     "uvm_initialize": replace(_POLICY["uvm_initialize"], finish=_finish_uvm_initialize),
+    "uvm_tools_init_event_tracker": replace(
+        _POLICY["uvm_tools_init_event_tracker"],
+        before=_before_tracker,
+        after=_after_tracker,
+        finish=_finish_tracker,
+    ),
     "vid_heap_control": replace(_POLICY["vid_heap_control"], before=_before_vid_heap, after=_after_vid_heap),
 }
 """The policy's handlers with what a session does for them. `nvproxy_model.session.alloc` has those of

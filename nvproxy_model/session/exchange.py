@@ -153,13 +153,14 @@ class Exchange:
         """Pin the pages that the decision names, or look at each; the decision, or the refusal of the first
         bad page."""
         memory = self.process.memory
-        for copy in self.decision.copies:
+        for index, copy in enumerate(self.decision.copies):
             if isinstance(memory, PinningMemory):
                 error = memory.pin(copy.address, copy.size, copy.writable)
                 if error:
                     facts = Facts(
                         "params.pMemory", copy.address, "pages that can be pinned", errnos.errorcode.get(error)
                     )
+                    self.process.unpin += [(done.address, done.size) for done in self.decision.copies[:index]]
                     return refuse(self.decision.call, Why.PIN, None, facts, error=error)
             else:
                 for page in range(copy.address, copy.address + copy.size, PAGE):

@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from nvproxy_model.fields import FileKind
@@ -119,7 +119,8 @@ class File:
     ``kind``: what it is. ``host_fd``: the host's descriptor for it. ``control_device``: for a frontend file,
     whether it is /dev/nvidiactl. ``mapping``: what it may be mapped as, once a call has said so.
     ``references`` counts descriptors and mappings: the clients of a frontend file live as long as either
-    (frontend_mmap.go).
+    (frontend_mmap.go). ``pins``: (address, size) of guest pages that the driver keeps pinned until the file is
+    closed, for UVM's event trackers.
     """
 
     kind: FileKind
@@ -127,6 +128,7 @@ class File:
     control_device: bool = True
     mapping: MapContext | None = None
     references: int = 1
+    pins: list[tuple[int, int]] = field(default_factory=list)
 
 
 class FdTable(Protocol):

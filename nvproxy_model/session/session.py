@@ -73,7 +73,7 @@ class Session:
                     result = control(self, file, request, argp)
                 else:
                     result = self._frontend(file, number, request, argp)
-            elif file.kind == "uvm":
+            elif file.kind == "uvm" or (file.kind == "uvm-tools" and self.policy.pending):
                 result = self._uvm(file, request & 0xFFFFFFFF, argp)
             else:
                 return Result(-1, errno.ENOTTY)
@@ -141,5 +141,6 @@ class Session:
         file.references -= 1
         if file.references == 0:
             self.close_host.append(file.host_fd)
+            self.unpin += file.pins
             let_go(self, self.graph.close(file))
         return self._let_go(Result(0, 0))

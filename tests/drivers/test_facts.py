@@ -12,9 +12,10 @@ import pytest
 from nvproxy_model.drivers import facts
 from nvproxy_model.drivers.compare import history
 from nvproxy_model.drivers.compare.findings import Comparison, compare_releases, entries
-from nvproxy_model.drivers.facts import Facts, load, nearest_names, record
+from nvproxy_model.drivers.facts import Facts, encode, load, nearest_names
 from nvproxy_model.drivers.release import control_struct
 from nvproxy_model.drivers.sources import open_source
+from nvproxy_model.drivers.sources.tables import whole
 from nvproxy_model.errors import SourceError, UnknownDriverVersion
 from tests.drivers import tinygrad_tables
 from tests.drivers.driver_world import repository, tree
@@ -38,7 +39,7 @@ def sizes(struct: str, *versions: str) -> list[int | None]:
 
 
 def test_every_public_release_is_recorded_with_its_ancestry() -> None:
-    assert len(FACTS.versions) == len(set(FACTS.versions)) == 193
+    assert len(FACTS.versions) == len(set(FACTS.versions)) == 207
     for position, version in enumerate(FACTS.versions):
         parent = FACTS.parent(version)
         assert parent is None or FACTS.versions.index(parent) < position
@@ -68,8 +69,9 @@ def test_record_and_load_are_inverse_and_deterministic(tmp_path: Path) -> None:
     with open_source(repo) as source:
         parents = {v: source.parent(v) for v in source.versions}
         parsed = list(source.releases(source.versions))
-        content = record(parsed, parents)
-        assert content == record(source.releases(source.versions), parents)
+        content = encode(whole(source, parsed), parents)
+        assert content == encode(whole(source, source.releases(source.versions)), parents)
+        known_as = {version: source.provenance(version) for version in source.versions}
     (tmp_path / "f.xz").write_bytes(content)
     loaded = load(tmp_path / "f.xz")
     assert loaded.versions == ("1.1", "1.2", "1.3")
@@ -79,6 +81,8 @@ def test_record_and_load_are_inverse_and_deterministic(tmp_path: Path) -> None:
         for name in ("headers", "structs", "constants", "enums", "params", "embedded"):
             one, two = getattr(release, name), getattr(again, name)
             assert two == one if name == "headers" else dict(two) == dict(one), name
+        assert loaded.provenance(release.version) == known_as[release.version]
+        assert loaded.privileges(release.version) is None
     assert "M" not in loaded.release("1.1").constants
     assert loaded.release("1.1").structs["S"] is loaded.release("1.3").structs["S"]
 

@@ -52,7 +52,7 @@ def test_the_tables_names_are_the_headers() -> None:
         ("alloc", 0xFFFF, None),
         ("alloc", 0x27, None),
         ("alloc", 0x35, None),
-        ("control", 0x3D0E, None),
+        ("control", 0x3DFE, None),
         ("other", 0x7D, None),
     ],
 )

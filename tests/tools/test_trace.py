@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nvproxy_model import versions
 from nvproxy_model.tools import trace as cli
 from nvproxy_model.tools.trace.decode import text as decoded_text
 from nvproxy_model.trace.record import preload as launcher
@@ -52,10 +53,9 @@ def test_a_decoded_call_in_words(run: Run) -> None:
     status, out, err = run("decode", SMI, "--name", "NV0000_CTRL_CMD_GPU_GET_PCI_INFO")
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == "# driver 580.159.04 has no public source: the recorded facts of 580.142 stand for it"
-    assert "control 0x21b NV0000_CTRL_CMD_GPU_GET_PCI_INFO = 0x0 NV_OK (4.1 us)" in lines[1]
-    assert lines[3].strip() == "NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS gpuId=6 domain=0 bus=0 slot=0"
-    assert lines[4].strip() == "after: slot=6"
+    assert "control 0x21b NV0000_CTRL_CMD_GPU_GET_PCI_INFO = 0x0 NV_OK (4.1 us)" in lines[0]
+    assert lines[2].strip() == "NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS gpuId=6 domain=0 bus=0 slot=0"
+    assert lines[3].strip() == "after: slot=6"
 
 
 def test_decode_as_json_lines(run: Run) -> None:
@@ -129,7 +129,7 @@ def test_check_as_json(run: Run) -> None:
         "refused-outside-too",
         "window",
     }
-    assert len(document["drivers"]) == 39
+    assert len(document["drivers"]) == len(versions.load())
     newest = next(entry for entry in document["drivers"] if entry["version"] == "580.159.04")
     assert [(call["kind"], call["number"]) for call in newest["refused"]] == [("alloc", 0xC639), ("alloc", 0xC640)]
 

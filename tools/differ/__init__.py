@@ -269,17 +269,28 @@ PROGRAM = Program(
         ),
         Command(
             "record",
-            "rewrite the recorded facts from a repository's tags",
-            "Reads every release of a repository and writes what its ABI headers say. The same repository gives the same bytes.",
+            "record what releases say, so that other commands need no source",
+            "With --add, adds releases to a file of your own, which every command reads beside the shipped one "
+            "($NVPROXY_FACTS, by default ~/.local/share/nvproxy-model/facts.json.xz). Name a commit for a release that has "
+            "no tag; its version.mk must say the same version. Without --add, reads every release of the source and rewrites "
+            "the shipped file. No tag's signature is verified. The same source gives the same bytes.",
             (
-                Example("nvproxy-differ record --source ~/open-gpu-kernel-modules"),
+                Example("nvproxy-differ record --add 580.211.01 --source ~/open-gpu-kernel-modules"),
+                Example("nvproxy-differ record --add 610.57.04=e4a5faa2567f --source ~/open-gpu-kernel-modules"),
                 Example("nvproxy-differ record --source ~/open-gpu-kernel-modules --output facts.json.xz"),
             ),
             {0: "written", 2: "could not read or write"},
             (
                 source(required=True),
                 NO_CACHE,
-                argument("--output", "-o", type=Path, metavar="FILE", help="where to (default: the shipped file)"),
+                argument(
+                    "--add",
+                    action="append",
+                    default=[],
+                    metavar="V[=COMMIT]",
+                    help="a release to add to your own file; may be repeated",
+                ),
+                argument("--output", "-o", type=Path, metavar="FILE", help="write there instead"),
             ),
         ),
     ),

@@ -159,6 +159,12 @@ CURATED: tuple[Known, ...] = (
     _fd("UVM_MM_INITIALIZE_PARAMS", "uvmFd", "uvm_api_mm_initialize(), fget()"),
     _fd("UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS", "uvmFd", "uvm_api_tools_init_event_tracker(), fget()"),
     _fd("UVM_TOOLS_INIT_EVENT_TRACKER_V2_PARAMS", "uvmFd", "uvm_api_tools_init_event_tracker_v2(), fget()"),
+    _fd(
+        "NV0000_CTRL_OS_UNIX_MEMACCT_GET_LIMITS_PARAMS",
+        "cgroupFd",
+        "cliresCtrlCmdOsUnixMemacctGetLimits_IMPL()",
+        "a cgroup directory; -1 asks for the caller's own",
+    ),
 )
 """Every entry for a struct that the model admits, and the descriptors of those that it does not."""
 

@@ -9,12 +9,19 @@ import lzma
 import re
 import tarfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 from nvproxy_model.drivers.parsing import headers
-from nvproxy_model.drivers.sources.source import MAX_HEADER, MAX_HEADERS, TreeSource, by_version, wanted_file
+from nvproxy_model.drivers.sources.source import (
+    HEADER_PLACES,
+    MAX_HEADER,
+    MAX_HEADERS,
+    TreeSource,
+    by_version,
+    wanted_file,
+)
 from nvproxy_model.errors import SourceError
 
 __all__ = ["ArchiveSource"]
@@ -26,9 +33,6 @@ MAX_TREES = 256
 MAX_EXTENSION = 1 << 20
 
 _OPENERS: tuple[tuple[bytes, Any], ...] = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
-_MARK = re.compile(
-    "/(?=(?:" + "|".join(re.escape(d) for d in headers.ABI_DIRECTORIES) + f")/|{re.escape(headers.EMBEDDED)}$)"
-)
 
 
 class _Bounded(io.RawIOBase):
@@ -66,37 +70,46 @@ class ArchiveSource(TreeSource):
     """A tar archive (plain, gzip, bzip2 or xz) of one tree, or of one folder per version."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            trees = _read(path)
-        except SourceError as error:
-            raise error.at(path) from None
-        except OSError as error:
-            raise SourceError(f"{error.strerror or error}", path) from None
-        except (
-            EOFError,
-            tarfile.TarError,
-            zlib.error,
-            lzma.LZMAError,
-            UnicodeError,
-            ValueError,
-            OverflowError,
-        ) as error:
-            raise SourceError(f"truncated or not a tar archive: {error}", path) from None
-        except RecursionError:
-            raise SourceError("extended headers without end", path) from None
+        trees = {name: tree for name, tree in _checked(path).items() if f"{headers.SDK}/nvos.h" in tree}
         if not trees:
             raise SourceError(f"no {headers.SDK} in it: not a driver source archive", path)
         self._trees = by_version(path, ((name, tree.pop("version.mk", None), tree) for name, tree in trees.items()))
         super().__init__(path, self._trees)
 
-    def tree(self, version: str) -> Mapping[str, bytes]:
-        return self._trees[version]
+    def tree(self, version: str, places: Sequence[str], wanted: Callable[[str], bool]) -> Mapping[str, bytes]:
+        if places is HEADER_PLACES:
+            return self._trees[version]
+        # Rare, and much to keep: the archive is read once more for it.
+        named = (
+            (name, tree.pop("version.mk", None), tree) for name, tree in _checked(self.path, places, wanted).items()
+        )
+        more = by_version(self.path, named).get(version, {})
+        self._trees[version] |= more
+        return more
 
     def content(self, version: str, path: str) -> bytes:
         return self._trees[version][path]
 
 
-def _read(path: Path) -> dict[str, dict[str, bytes]]:
+def _checked(
+    path: Path, places: Sequence[str] = HEADER_PLACES, wanted: Callable[[str], bool] = wanted_file
+) -> dict[str, dict[str, bytes]]:
+    """What ``_read`` gives. Raises SourceError, which names the archive, for whatever is wrong with it."""
+    try:
+        return _read(path, places, wanted)
+    except SourceError as error:
+        raise error.at(path) from None
+    except OSError as error:
+        raise SourceError(f"{error.strerror or error}", path) from None
+    except (EOFError, tarfile.TarError, zlib.error, lzma.LZMAError, UnicodeError, ValueError, OverflowError) as error:
+        raise SourceError(f"truncated or not a tar archive: {error}", path) from None
+    except RecursionError:
+        raise SourceError("extended headers without end", path) from None
+
+
+def _read(path: Path, places: Sequence[str], wanted: Callable[[str], bool]) -> dict[str, dict[str, bytes]]:
+    """The wanted files at or below some places of each tree, and its version.mk, by the name of its folder."""
+    mark_of = re.compile(f"/(?=(?:{'|'.join(map(re.escape, places))})(?:/|$))")
     trees: dict[str, dict[str, bytes]] = {}
     makefiles: dict[str, bytes] = {}
     total = 0
@@ -122,14 +135,14 @@ def _read(path: Path) -> dict[str, dict[str, bytes]]:
                         if member.isdir():
                             continue
                         raise SourceError(f"member {member.name!r} is neither a file nor a directory", path)
-                    mark = _MARK.search("/" + name)
+                    mark = mark_of.search("/" + name)
                     if name.rpartition("/")[2] == "version.mk":
                         root, inner = name.rpartition("/")[0], "version.mk"
                     elif mark is None:
                         continue
                     else:
                         root, inner = name[: max(mark.start() - 1, 0)], name[mark.end() - 1 :]
-                    if inner != "version.mk" and not wanted_file(inner):
+                    if inner != "version.mk" and not wanted(inner):
                         continue
                     if member.size > MAX_HEADER:
                         raise SourceError(
@@ -155,6 +168,4 @@ def _read(path: Path) -> dict[str, dict[str, bytes]]:
     for root, tree in trees.items():
         if root in makefiles:
             tree["version.mk"] = makefiles[root]
-    return {
-        root.rpartition("/")[2] or path.name: tree for root, tree in trees.items() if f"{headers.SDK}/nvos.h" in tree
-    }
+    return {root.rpartition("/")[2] or path.name: tree for root, tree in trees.items()}

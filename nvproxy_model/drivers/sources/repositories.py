@@ -14,14 +14,14 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from nvproxy_model.drivers.parsing import headers
-from nvproxy_model.drivers.release import natural
-from nvproxy_model.drivers.sources.source import MAX_DEPTH, MAX_FILES, MAX_HEADER, MAX_HEADERS, Source
+from nvproxy_model.drivers.release import Provenance, natural
+from nvproxy_model.drivers.sources.source import MAX_DEPTH, MAX_FILES, MAX_HEADER, MAX_HEADERS, Source, version_of
 from nvproxy_model.errors import SourceError
 
 __all__ = ["Objects", "RepositorySource", "git_directory"]
@@ -32,6 +32,8 @@ GIT_MEMORY = 4 << 30
 GIT_SECONDS = 300
 GIT_ANSWER = 120
 """Seconds of waiting for one answer."""
+_HASH = re.compile(r"[0-9a-fA-F]{7,64}")
+_SIGNATURE = re.compile(rb"^-----BEGIN (?:PGP|SSH) SIGNATURE-----$", re.MULTILINE)
 _RELEASE = re.compile(r"\d+(?:\.\d+)+")
 _HEX = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
@@ -247,6 +249,7 @@ class RepositorySource(Source):
         self.path = path
         self._objects = Objects(path, directory)
         try:
+            self._tag_objects: dict[str, str] = {}
             self._tags = self._read_tags()
             if not self._tags:
                 raise SourceError("a git repository without tags; releases are its tags", path)
@@ -273,7 +276,43 @@ class RepositorySource(Source):
             oid, kind, peeled, peeled_kind, name = line.split(" ", 4)
             if "commit" in (kind, peeled_kind):
                 tags[name] = oid if kind == "commit" else peeled
+                if kind == "tag":
+                    self._tag_objects[name] = oid
         return tags
+
+    def name(self, version: str, commit: str) -> None:
+        """Take a commit that has no tag for a release. Raises SourceError unless its version.mk says the same."""
+        if not _RELEASE.fullmatch(version):
+            raise SourceError(f"{version!r} is not the name of a release", self.path)
+        found = next(self._objects.check([f"{commit}^{{commit}}"]), None) if _HASH.fullmatch(commit) else None
+        if found is None:
+            raise SourceError(f"no commit {commit}", self.path)
+        if self._tags.get(version, found[0]) != found[0]:
+            raise SourceError(f"{version} is a tag already, of commit {self._tags[version][:12]}", self.path)
+        written = next(self._objects.check([f"{found[0]}:version.mk"]), None)
+        text = self._objects.read([written[0]], "blob")[written[0]] if written else b""
+        if version_of(text, "") != version:
+            raise SourceError(f"commit {commit} is {version_of(text, 'of no release')}, not {version}", self.path)
+        self._tags[version] = found[0]
+        self._parents = None
+        self._directories = {}
+
+    def provenance(self, version: str) -> Provenance:
+        commit = self._commit(version)
+        tag = self._tag_objects.get(version)
+        if tag is None:
+            return Provenance("commit", commit)
+        signed = _SIGNATURE.search(self._objects.read([tag], "tag")[tag]) is not None
+        return Provenance("signed tag" if signed else "tag", commit)
+
+    def _commit(self, version: str) -> str:
+        commit = self._tags.get(version)
+        if commit is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(version, self._tags, 3, 0.5)
+            raise SourceError(f"no tag {version}" + (f"; near it: {', '.join(near)}" if near else ""), self.path)
+        return commit
 
     def _ancestry(self) -> dict[str, str | None]:
         """Release -> its nearest ancestor, parents first, branches in the order of their names."""
@@ -315,11 +354,7 @@ class RepositorySource(Source):
 
     def identity(self, version: str) -> tuple[str, ...]:
         """Ids of the ABI directories of a release; asked for all releases at once, since one question costs as much."""
-        if version not in self._tags:
-            from difflib import get_close_matches
-
-            near = get_close_matches(version, self._tags, 3, 0.5)
-            raise SourceError(f"no tag {version}" + (f"; near it: {', '.join(near)}" if near else ""), self.path)
+        self._commit(version)
         if not self._directories:
             names = (*headers.ABI_DIRECTORIES, headers.EMBEDDED)
             answers = self._objects.check(f"{commit}:{name}" for commit in self._tags.values() for name in names)
@@ -340,6 +375,34 @@ class RepositorySource(Source):
                 raise SourceError(f"{version}: more than {MAX_FILES} headers", self.path)
             listing = self._listings[ids] = found
         return listing
+
+    def select(self, version: str, places: Sequence[str], wanted: Callable[[str], bool]) -> Mapping[str, str]:
+        commit = self._commit(version)
+        found: dict[str, str] = {}
+        level: dict[str, str] = {}
+        for place, answer in zip(places, self._objects.check(f"{commit}:{place}" for place in places), strict=True):
+            if answer is not None and answer[1] == "tree":
+                level[f"{place}/"] = answer[0]
+            elif answer is not None and wanted(place):
+                found[place] = answer[0]
+        depth = 0
+        while level:
+            depth += 1
+            if depth > MAX_DEPTH or len(found) + len(level) > MAX_FILES:
+                raise SourceError(f"{version}: more folders or files in {places[0]} than any driver has", self.path)
+            trees = self._objects.read(level.values(), "tree")
+            below: dict[str, str] = {}
+            try:
+                for prefix, oid in level.items():
+                    for name, mode, child in self._objects.entries(trees[oid]):
+                        if mode in (b"40000", b"040000"):
+                            below[f"{prefix}{name}/"] = child
+                        elif mode != b"120000" and wanted(f"{prefix}{name}"):
+                            found[f"{prefix}{name}"] = child
+            except ValueError:
+                raise SourceError(f"{version}: a tree cannot be read: the repository is damaged", self.path) from None
+            level = below
+        return found
 
     def _headers(self, directory: str, oid: str) -> dict[str, str]:
         """Path -> blob id of the headers in one of the ABI directories, and below the SDK's."""

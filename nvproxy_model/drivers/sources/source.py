@@ -12,14 +12,14 @@ import os
 import re
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from nvproxy_model.drivers.parsing import headers
 from nvproxy_model.drivers.parsing.headers import Wanted
 from nvproxy_model.drivers.parsing.processes import parse_releases
-from nvproxy_model.drivers.release import LayoutTable, Release, natural
+from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, natural
 from nvproxy_model.errors import SourceError
 
 __all__ = ["MAX_FILES", "MAX_HEADER", "MAX_HEADERS", "DirectorySource", "Source"]
@@ -63,6 +63,17 @@ class Source(ABC):
     @abstractmethod
     def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
         """Contents by blob id, each verified to be what its id says."""
+
+    @abstractmethod
+    def select(self, version: str, places: Sequence[str], wanted: Callable[[str], bool]) -> Mapping[str, str]:
+        """Path -> blob id of the wanted files at or below some places of a release's tree, for ``read``.
+
+        Raises SourceError if there is no such release, or more of them than any driver has.
+        """
+
+    def provenance(self, version: str) -> Provenance:
+        """How a release is known to the source. Raises SourceError if there is no such release."""
+        return Provenance("tree")
 
     def parent(self, version: str) -> str | None:
         """The nearest release that this one descends from, or None where the source cannot tell."""
@@ -109,6 +120,10 @@ class Source(ABC):
         self._includes: dict[str, list[tuple[bool, str]]] = {}
 
 
+HEADER_PLACES = (*headers.ABI_DIRECTORIES, headers.EMBEDDED)
+"""Where a tree has the files that ``wanted_file`` wants."""
+
+
 def wanted_file(path: str) -> bool:
     """Whether a path in a tree is one that a source must know of."""
     if path == headers.EMBEDDED:
@@ -139,21 +154,24 @@ class TreeSource(Source):
         self._where: dict[str, tuple[str, str]] = {}
 
     @abstractmethod
-    def tree(self, version: str) -> Mapping[str, bytes]:
-        """The wanted files of one tree."""
+    def tree(self, version: str, places: Sequence[str], wanted: Callable[[str], bool]) -> Mapping[str, bytes]:
+        """The wanted files at or below some places of one tree."""
 
     @abstractmethod
     def content(self, version: str, path: str) -> bytes:
         """One file of a tree again."""
 
     def files(self, version: str) -> Mapping[str, str]:
+        if version not in self._files:
+            self._files[version] = self.select(version, HEADER_PLACES, wanted_file)
+        return self._files[version]
+
+    def select(self, version: str, places: Sequence[str], wanted: Callable[[str], bool]) -> dict[str, str]:
         if version not in self.versions:
             raise SourceError(f"no release {version}; it holds {', '.join(self.versions[:6])}", self.path)
-        if version not in self._files:
-            files = {file: blob_id(content) for file, content in sorted(self.tree(version).items())}
-            self._where |= {blob: (version, file) for file, blob in files.items()}
-            self._files[version] = files
-        return self._files[version]
+        files = {file: blob_id(content) for file, content in sorted(self.tree(version, places, wanted).items())}
+        self._where |= {blob: (version, file) for file, blob in files.items()}
+        return files
 
     def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
         found = {}
@@ -198,21 +216,23 @@ class DirectorySource(TreeSource):
         self._roots = by_version(path, named)
         super().__init__(path, self._roots)
 
-    def tree(self, version: str) -> Mapping[str, bytes]:
-        return read_tree(self._roots[version])
+    def tree(self, version: str, places: Sequence[str], wanted: Callable[[str], bool]) -> Mapping[str, bytes]:
+        return read_tree(self._roots[version], places, wanted)
 
     def content(self, version: str, path: str) -> bytes:
         return read_file(self._roots[version], path)
 
 
-def read_tree(tree: Path) -> dict[str, bytes]:
-    """The wanted files of a directory tree, by path in it."""
+def read_tree(tree: Path, places: Sequence[str], wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    """The wanted files at or below some places of a directory tree, by path in it. Of the ABI's folders only the SDK's
+    has folders below it that are looked at."""
     found: dict[str, bytes] = {}
     total = count = 0
-    folders = [(directory, directory == headers.SDK) for directory in headers.ABI_DIRECTORIES]
-    names = [name for name in (headers.EMBEDDED,) if has_file(tree, name)]
+    flat = {place for place in headers.ABI_DIRECTORIES if place != headers.SDK}
+    names = {place for place in places if wanted(place) and has_file(tree, place)}
+    folders = [(place, place.count("/") + MAX_DEPTH) for place in places if not wanted(place)]
     while folders:
-        folder, deep = folders.pop()
+        folder, deepest = folders.pop()
         if _outside(tree, folder):
             raise SourceError("reached through a symbolic link; links are not followed", tree / folder)
         try:
@@ -223,15 +243,15 @@ def read_tree(tree: Path) -> dict[str, bytes]:
             raise SourceError(f"{error.strerror}", tree / folder) from None
         count += len(entries)
         if count > MAX_FILES:
-            raise SourceError(f"more than {MAX_FILES} files in the ABI directories", tree)
+            raise SourceError(f"more than {MAX_FILES} files in {places[0]} and beside it", tree)
         for entry in entries:
             path = f"{folder}/{entry.name}"
-            if deep and entry.is_dir(follow_symlinks=False):
-                if path.count("/") - headers.SDK.count("/") > MAX_DEPTH:
+            if folder not in flat and entry.is_dir(follow_symlinks=False):
+                if path.count("/") > deepest:
                     raise SourceError(f"deeper than {MAX_DEPTH} folders", tree / folder)
-                folders.append((path, True))
-            elif wanted_file(path):
-                names.append(path)
+                folders.append((path, deepest))
+            elif wanted(path):
+                names.add(path)
     for name in sorted(names):
         found[name] = read_file(tree, name)
         total += len(found[name])

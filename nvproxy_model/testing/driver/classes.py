@@ -1,6 +1,6 @@
 """The driver's resource list: under which parents a class may be allocated, with or without parameters, since when.
 
-src/nvidia/src/kernel/rmapi/resource_list.h of 30 releases, 535.104.05 to 595.45.04. Neither parents nor the need for parameters
+src/nvidia/src/kernel/rmapi/resource_list.h of 36 releases, 535.104.05 to 610.57.04. Neither parents nor the need for parameters
 ever changed; classes only came. A release after those has what they have, and the video engines that nvproxy lists for it.
 """
 
@@ -82,6 +82,7 @@ _ROWS: tuple[tuple[tuple[str, ...], str, tuple[str, ...], str], ...] = (
     ),
     (_SUBDEVICE, "required", ("550.40.07",), "NVENC_SW_SESSION"),
     (_SUBDEVICE + _CHANNEL + _GROUP, "none", (), "GF100_PROFILER"),
+    (_CHANNEL + _GROUP, "required", ("565.57.01",), "MAXWELL_PROFILER_CONTEXT"),
     (_GROUP, "required", (), "FERMI_CONTEXT_SHARE_A"),
     (_CHANNEL, "required", (), "GF100_DISP_SW"),
     (_CHANNEL, "none", (), "HOPPER_SEC2_WORK_LAUNCH_A"),
@@ -93,7 +94,7 @@ _ROWS: tuple[tuple[tuple[str, ...], str, tuple[str, ...], str], ...] = (
         "NVC6B0_VIDEO_DECODER NVC7B0_VIDEO_DECODER NVC9B0_VIDEO_DECODER NVB8D1_VIDEO_NVJPG NVC4D1_VIDEO_NVJPG "
         "NVC9D1_VIDEO_NVJPG NVB8FA_VIDEO_OFA NVC6FA_VIDEO_OFA NVC7FA_VIDEO_OFA NVC9FA_VIDEO_OFA NVC4B7_VIDEO_ENCODER "
         "NVC7B7_VIDEO_ENCODER NVC9B7_VIDEO_ENCODER AMPERE_A AMPERE_COMPUTE_A AMPERE_COMPUTE_B ADA_A ADA_COMPUTE_A HOPPER_A "
-        "HOPPER_COMPUTE_A FERMI_TWOD_A KEPLER_INLINE_TO_MEMORY_B TURING_A TURING_COMPUTE_A",
+        "HOPPER_COMPUTE_A AMPERE_B FERMI_TWOD_A KEPLER_INLINE_TO_MEMORY_B TURING_A TURING_COMPUTE_A",
     ),
     (
         _CHANNEL,
@@ -115,7 +116,6 @@ _ROWS: tuple[tuple[tuple[str, ...], str, tuple[str, ...], str], ...] = (
         ("580.65.06",),
         "NVCEB0_VIDEO_DECODER NVD1B0_VIDEO_DECODER NVCEFA_VIDEO_OFA NVD1FA_VIDEO_OFA NVD1B7_VIDEO_ENCODER NVCEB7_VIDEO_ENCODER",
     ),
-    # No public source has these three: placed like the engines before them.
     (_CHANNEL, "optional", ("610.43.02",), "NVD2B0_VIDEO_DECODER NVD2D1_VIDEO_NVJPG NVD2FA_VIDEO_OFA"),
 )
 

@@ -17,7 +17,7 @@ __all__ = ["answer", "author", "exposed", "group_of_call", "group_of_open", "ref
 
 NV_ERR_INVALID_CLASS, NV_ERR_NOT_SUPPORTED = 0x22, 0x56
 
-_NUMBER: Final = (Why.UNKNOWN, Why.VERSION, Why.CAPABILITY, Why.OPT_IN)
+_NUMBER: Final = (Why.UNKNOWN, Why.VERSION, Why.PENDING, Why.CAPABILITY, Why.OPT_IN)
 """Refusals that the number alone decides."""
 
 

@@ -421,7 +421,14 @@ class Replay:
 
     def _refused(self, process: _Process, rec: Record, decision: Decision) -> None:
         host = f"errno {rec.err}" if rec.err else f"status {rec.status:#x}" if rec.status else None
-        if host is not None and decision.why not in (Why.UNKNOWN, Why.VERSION, Why.CAPABILITY, Why.OPT_IN, Why.REFUSED):
+        if host is not None and decision.why not in (
+            Why.UNKNOWN,
+            Why.VERSION,
+            Why.PENDING,
+            Why.CAPABILITY,
+            Why.OPT_IN,
+            Why.REFUSED,
+        ):
             self._add(self.expected, rec, f"{decision.reason}; the host: {host}")
             return
         self._refuse(rec, decision.reason)

@@ -53,7 +53,7 @@ def test_the_struct_that_grew_at_545(tmp_path: Path, capsys: pytest.CaptureFixtu
     status, text = run(capsys, write(tmp_path / "p.yaml", VAAPI))
     assert status == 1
     assert (
-        f"broken  NV_MEMORY_ALLOCATION_PARAMS size = 120: 106 of {len(FACTS.versions)} releases, first 545.23.06 (128)"
+        f"broken  NV_MEMORY_ALLOCATION_PARAMS size = 120: 119 of {len(FACTS.versions)} releases, first 545.23.06 (128)"
         in text
     )
     assert text.splitlines()[-1] == "verdict: different: 1 of 1 pins broken, first at 545.23.06"
@@ -149,7 +149,7 @@ def test_init_holds_where_it_was_taken(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_init_takes_the_newest_release(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pin", "--init", "NVOS64_PARAMETERS"]) == 0
-    assert 'driver: "595.45.04"' in capsys.readouterr().out
+    assert 'driver: "610.57.04"' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -260,8 +260,8 @@ def test_before_rows_named_structs(tmp_path: Path, recorded: facts.Facts) -> Non
 
 
 def test_a_version_without_public_source(tmp_path: Path, recorded: facts.Facts) -> None:
-    report = parity(write(tmp_path, MODERN.replace("580, 105, 8,", "580, 159, 3,")), recorded)
-    row = next(v for v in report.versions if v.version == "580.159.03")
+    report = parity(write(tmp_path, MODERN.replace("580, 105, 8,", "580, 173, 2,")), recorded)
+    row = next(v for v in report.versions if v.version == "580.173.02")
     assert (row.status, row.reason) == ("not-checkable", "no public source of this release")
 
 

@@ -33,7 +33,7 @@ def reports(tmp_path: Path) -> dict[str, list[str]]:
     return {
         "diff": ["diff", "580.105.08", "590.44.01"],
         "additive": ["diff", "570.195.03", "570.211.01"],
-        "check": ["check", "580.105.08", "580.159.03"],
+        "check": ["check", "580.105.08", "580.173.02"],
         "gvisor": ["gvisor", str(write(tmp_path / "gvisor"))],
         "unread": ["gvisor", str(write(tmp_path / "unread", MODERN.replace("// CHANGES", "for {\n}")))],
         "model": ["gvisor", str(write(tmp_path / "model")), "--against", "model"],
@@ -216,7 +216,7 @@ def test_markdown_says_what_matters(reports: dict[str, list[str]], capsys: pytes
     assert "### `580.105.08` to `590.44.01`: breaking" in text
     assert "`NV00FD_ALLOCATION_PARAMETERS.allocFlags`" in text
     text = output(capsys, *reports["check"], "--format", "markdown")
-    assert "Not checkable (no public source is recorded): `580.159.03`." in text
+    assert "Not checkable (no public source is recorded): `580.173.02`." in text
     text = output(capsys, *reports["unread"], "--format", "markdown")
     assert "not read: `pkg/sentry/devices/nvproxy/version.go:" in text
 

@@ -1,71 +1,64 @@
-"""Recorded facts: what the ABI headers of every public release say, shipped compressed and read lazily.
-
-The file is xz over lines of JSON: a head, then one table a line. A table maps a name to runs ``[start, value, start,
-value, ...]`` over the releases in the head's order; null (or -1 for structs) is absence.
-"""
+"""Recorded facts: what every public release says, shipped compressed and read lazily, and a user's own beside it."""
 
 from __future__ import annotations
 
-import json
-import lzma
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from nvproxy_model.drivers.facts import encoding
+from nvproxy_model.drivers.facts.encoding import ABSENT, Encoded, Runs, at
 from nvproxy_model.drivers.parsing.headers import Wanted
-from nvproxy_model.drivers.release import LayoutTable, Release, natural
-from nvproxy_model.errors import SourceError, UnknownDriverVersion
+from nvproxy_model.drivers.privileges import ClassEntry, Export, Privileges
+from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, natural
+from nvproxy_model.errors import UnknownDriverVersion
 from nvproxy_model.layout import Layout
 
-__all__ = ["FACTS", "Facts", "load", "nearest_names", "record"]
+__all__ = ["FACTS", "Facts", "load", "nearest_names", "own_file"]
 
 FACTS = Path(__file__).with_name("facts.json.xz")
-"""The shipped file: every public release tag of NVIDIA's open-gpu-kernel-modules."""
+"""The shipped file: the public releases of NVIDIA's open-gpu-kernel-modules that this copy knows."""
 
-SCHEMA = "nvproxy-model/facts/1"
 ORIGIN = "recorded facts"
-_TABLES = ("rows", "structs", "constants", "enums", "params", "embedded")
-_MAX_FACTS = 64 << 20
+T = TypeVar("T")
 
-Runs = list[Any]
+
+def own_file() -> Path | None:
+    """Where a user's own releases are kept: ``$NVPROXY_FACTS``, by default ``nvproxy-model/facts.json.xz`` in
+    ``$XDG_DATA_HOME`` or ``~/.local/share``. An empty ``$NVPROXY_FACTS`` means nowhere."""
+    named = os.environ.get("NVPROXY_FACTS")
+    if named is not None:
+        return Path(named) if named else None
+    base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return Path(base, "nvproxy-model", "facts.json.xz") if os.path.isabs(base) else None
 
 
 def load(path: Path | None = None) -> Facts:
-    """The recorded facts, the shipped ones by default. Raises SourceError if the file cannot be read."""
-    return _load(FACTS if path is None else path)
+    """The facts in a file; by default the shipped ones with the user's own after them.
+
+    Raises SourceError if a file cannot be read.
+    """
+    if path is not None:
+        return _load(path, None)
+    own = own_file()
+    return _load(FACTS, own if own is not None and own.is_file() else None)
 
 
 @lru_cache(maxsize=4)
-def _load(path: Path) -> Facts:
-    try:
-        with lzma.open(path) as file:
-            text = file.read(_MAX_FACTS + 1)
-        head, *lines = text.split(b"\n")
-        if len(text) > _MAX_FACTS or len(lines) < len(_TABLES) or json.loads(head)["schema"] != SCHEMA:
-            raise ValueError("not of this version")
-        return Facts(json.loads(head), dict(zip(_TABLES, lines, strict=False)))
-    except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError) as error:
-        raise SourceError(f"not a file of recorded facts: {error}", path) from None
-
-
-def _at(runs: Runs, index: int) -> Any:
-    """The value of a run list at a release."""
-    value = None
-    for position in range(0, len(runs), 2):
-        if runs[position] > index:
-            break
-        value = runs[position + 1]
-    return value
+def _load(path: Path, own: Path | None) -> Facts:
+    encoded = encoding.read(path)
+    return Facts(encoded if own is None else encoding.joined(encoded, encoding.read(own)))
 
 
 class Facts:
     """Recorded releases. Tables are parsed when first asked for, layouts decoded one by one."""
 
-    def __init__(self, head: Mapping[str, Any], tables: Mapping[str, bytes]) -> None:
-        self._head = head
-        self._tables = tables
-        self.versions: tuple[str, ...] = tuple(head["versions"])
+    def __init__(self, encoded: Encoded) -> None:
+        self._head = encoded.head
+        self._table: Callable[[str], Any] = encoded.table
+        self.versions: tuple[str, ...] = tuple(encoded.head["versions"])
         """Every recorded release: a parent before its children, a branch in one piece."""
         self._index = {version: index for index, version in enumerate(self.versions)}
 
@@ -76,6 +69,11 @@ class Facts:
         """The nearest recorded release that this one descends from by git ancestry. Raises UnknownDriverVersion."""
         index = self._head["parents"][self._position(version)]
         return None if index < 0 else self.versions[index]
+
+    def above(self, version: str) -> str | None:
+        """The ancestor that a user's own file names and does not hold itself. Raises UnknownDriverVersion."""
+        name: str | None = self._head["above"][self._position(version)]
+        return name
 
     def release(self, version: str, wanted: Wanted | None = None) -> Release:
         """One release's facts. Raises UnknownDriverVersion, naming the nearest recorded ones.
@@ -94,13 +92,38 @@ class Facts:
             ORIGIN,
         )
 
+    def provenance(self, version: str) -> Provenance:
+        """Where a release was read from when it was recorded. Raises UnknownDriverVersion."""
+        index = self._position(version)
+        return Provenance(self._head["kinds"][index], self._head["commits"][index])
+
+    def privileges(self, version: str) -> Privileges | None:
+        """Who may call what in one release; None where a user recorded it from a tree without the tables.
+
+        Raises UnknownDriverVersion.
+        """
+        index = self._position(version)
+        texts = self._column("texts", index, encoding.decode_text)
+        if "flags" not in texts:
+            return None
+        flags = (word.partition("=") for word in texts["flags"])
+        return Privileges(
+            {name: int(value) for name, _, value in flags},
+            _ByNumber[Export](self._column("exports", index, encoding.decode_export)),
+            frozenset(texts["deprecated"]),
+            _ByNumber[ClassEntry](self._column("classes", index, encoding.decode_class)),
+            texts.get("chips", ()),
+            frozenset(texts["copying"]),
+        )
+
     def releases(self, versions: Iterable[str], wanted: Wanted | None = None) -> Iterator[Release]:
         """Several releases, in the order asked for."""
         return map(self.release, versions)
 
     def names(self, table: str) -> Iterable[str]:
         """Every name that any release has in ``structs`` or ``constants``, sorted."""
-        return self._table(table).keys()
+        column: Mapping[str, Runs] = self._table(table)
+        return column.keys()
 
     def having(self, number: int) -> list[str]:
         """The constants that have this value in any release, sorted."""
@@ -124,22 +147,11 @@ class Facts:
         return index
 
     @cached_property
-    def _parsed(self) -> dict[str, Any]:
-        return {}
-
-    def _table(self, name: str) -> dict[str, Runs]:
-        if name not in self._parsed:
-            self._parsed[name] = json.loads(self._tables[name])
-        table: dict[str, Runs] = self._parsed[name]
-        return table
-
-    @cached_property
     def _rows(self) -> LayoutTable:
-        return LayoutTable({str(index): row for index, row in enumerate(json.loads(self._tables["rows"]))})
+        return LayoutTable({str(index): row for index, row in enumerate(self._table("rows"))})
 
     def _column(self, name: str, index: int, decode: Callable[[Any], Any] = lambda value: value) -> _Column:
-        absent = -1 if name == "structs" else None
-        return _Column(lambda: self._table(name), index, absent, decode)
+        return _Column(lambda: self._table(name), index, ABSENT.get(name), decode)
 
 
 class _Column(Mapping[str, Any]):
@@ -165,12 +177,12 @@ class _Column(Mapping[str, Any]):
         runs = self._runs.get(name)
         if runs is None or runs[0] > self._index:
             return self._absent
-        value = runs[1] if len(runs) == 2 else _at(runs, self._index)
+        value = runs[1] if len(runs) == 2 else at(runs, self._index)
         return self._absent if value is None else value
 
     def _all(self) -> dict[str, Any]:
         if self._present is None:
-            values = ((name, _at(runs, self._index)) for name, runs in self._table().items())
+            values = ((name, at(runs, self._index)) for name, runs in self._table().items())
             self._present = {name: value for name, value in values if value is not None and value != self._absent}
         return self._present
 
@@ -194,6 +206,30 @@ class _Column(Mapping[str, Any]):
         return len(self._all())
 
 
+class _ByNumber(Mapping[int, T], Generic[T]):
+    """A column whose names are numbers in hexadecimal."""
+
+    __slots__ = ("_column",)
+
+    def __init__(self, column: _Column) -> None:
+        self._column = column
+
+    def __getitem__(self, number: int) -> T:
+        found: T | None = self._column.get(f"{number:x}")
+        if found is None:
+            raise KeyError(number)
+        return found
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and f"{number:x}" in self._column
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(int(name, 16) for name in self._column))
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+
 def nearest_names(version: str, known: Iterable[str], count: int = 4) -> list[str]:
     """Names of releases that stand next to one: the same major version first, then by distance of the numbers."""
     wanted = natural(version)
@@ -203,58 +239,3 @@ def nearest_names(version: str, known: Iterable[str], count: int = 4) -> list[st
         return tuple(float(abs(a[0] - b[0])) for a, b in pairs)
 
     return sorted(sorted(known, key=natural), key=distance)[:count]
-
-
-def record(releases: Iterable[Release], parents: Mapping[str, str | None]) -> bytes:
-    """The facts file's bytes for these releases, in this order. The same releases give the same bytes."""
-    versions: list[str] = []
-    counts: list[int] = []
-    table = LayoutTable()
-    rows: dict[str, int] = {}
-    texts: list[str] = []
-    columns: dict[str, dict[str, Runs]] = {name: {} for name in _TABLES[1:]}
-
-    def number(layout: Layout) -> int:
-        """The position of a layout's row, its inner records' rows before it."""
-        key = table.add(layout)
-        if key not in rows:
-            head, *lines = table.rows[key].split("\n")
-            numbered = [head]
-            for line, field in zip(lines, layout.fields, strict=True):
-                own = line.rpartition("\t")[0]
-                numbered.append(f"{own}\t{'' if field.record is None else number(field.record)}")
-            rows[key] = len(texts)
-            texts.append("\n".join(numbered))
-        return rows[key]
-
-    for release in releases:
-        index = len(versions)
-        versions.append(release.version)
-        counts.append(release.headers)
-        now: dict[str, Mapping[str, Any]] = {
-            "structs": {name: number(release.structs[name]) for name in sorted(release.structs)},
-            "constants": release.constants,
-            "enums": release.enums,
-            "params": release.params,
-            "embedded": {name: " ".join(paths) for name, paths in release.embedded.items()},
-        }
-        for kind, values in now.items():
-            absent = -1 if kind == "structs" else None
-            column = columns[kind]
-            for name in values.keys() | column.keys():
-                value = values.get(name, absent)
-                runs = column.setdefault(name, [])
-                if not runs and value == absent:
-                    continue
-                if not runs or runs[-1] != value:
-                    runs += [index, value]
-    known = {version: index for index, version in enumerate(versions)}
-    head = {
-        "schema": SCHEMA,
-        "versions": versions,
-        "parents": [known.get(parents.get(version) or "", -1) for version in versions],
-        "headers": counts,
-    }
-    lines = [head, texts, *(dict(sorted(columns[kind].items())) for kind in _TABLES[1:])]
-    text = "\n".join(json.dumps(line, separators=(",", ":"), ensure_ascii=True) for line in lines)
-    return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)

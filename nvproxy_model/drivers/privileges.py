@@ -1,0 +1,70 @@
+"""Who may call what, as one release of the driver has it: exported controls, classes, chips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = [
+    "ADMINISTRATOR",
+    "INTERNAL",
+    "KERNEL",
+    "PRIVILEGES",
+    "UNSAID",
+    "USER",
+    "ClassEntry",
+    "Export",
+    "Privileges",
+]
+
+USER, ADMINISTRATOR, KERNEL, INTERNAL = "user", "administrator", "kernel", "internal"
+PRIVILEGES = (USER, ADMINISTRATOR, KERNEL, INTERNAL)
+"""Who may call: any user; CAP_SYS_ADMIN in the first user namespace (os-interface.c: os_is_administrator()); kernel
+clients; nobody but the driver itself. From the least privilege to the most."""
+UNSAID = ""
+"""The privilege of a class before 530.30.02, where each class's constructor decides and no table says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A control that the driver's CPU side knows. ``struct`` is None where it takes no parameters.
+
+    ``handle`` is the driver's internal class of the handle that the control is asked of, several joined with ``+``.
+    """
+
+    privilege: str
+    struct: str | None
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassEntry:
+    """A class of the driver's list. ``privilege`` is UNSAID where the release's list has no privileges.
+
+    ``chips`` are those whose lists have the class, ``("all",)`` for a generic class; None where the release's lists hold
+    only classes with an engine (before 580.65.06), so that absence means nothing.
+    """
+
+    name: str
+    privilege: str
+    struct: str | None
+    required: bool
+    internal: str
+    parents: tuple[str, ...]
+    chips: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Privileges:
+    """The tables of one release."""
+
+    flags: Mapping[str, int] = field(default_factory=dict)
+    """The bits of a control's flags that decide who may call it. They were renumbered at 555.42.02."""
+    exports: Mapping[int, Export] = field(default_factory=dict)
+    deprecated: frozenset[str] = frozenset()
+    """Controls that are converted to another form before the exported ones are looked up (RmDeprecatedGetControlHandler())."""
+    classes: Mapping[int, ClassEntry] = field(default_factory=dict)
+    chips: tuple[str, ...] = ()
+    """The chips that have a list of their own, where ``ClassEntry.chips`` means something."""
+    copying: frozenset[str] = frozenset()
+    """The driver's files that call a primitive which copies user memory."""
