@@ -73,13 +73,13 @@ NV_IOCTL_MAGIC = ioctl.NV_IOCTL_MAGIC
 
 # uvm_types.h
 UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE = 0x2
+UVM_TOTAL_COUNTERS = 10
 
 # uvm_ioctl.h: commands that nvproxy issues itself and never admits from a program.
 UVM_TOOLS_READ_PROCESS_MEMORY = 62
 UVM_TOOLS_WRITE_PROCESS_MEMORY = 63
 
-# uvm_types.h
-UVM_TOTAL_COUNTERS = 10
-
 ELSEWHERE = frozenset({"RMAPI_PARAM_COPY_MAX_PARAMS_SIZE", "RM_GSS_LEGACY_MASK"})
 """Names of the driver's own sources, which no ABI header defines."""
+GONE = {"NV_MEMORY_EXTENDED_USER": "595.71.05"}
+"""Names that the headers no longer define from a listed release on; nvproxy keeps the number (595.44.02 dropped it)."""

@@ -376,7 +376,7 @@ def test_the_ends_of_the_table_have_nvproxy_s_counts() -> None:
 
 
 NVPROXY = read("nvproxy_constants.json.xz")["constants"]
-CONSTANTS = {name: value for name, value in vars(constants).items() if name.isupper()}
+CONSTANTS = {name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int)}
 
 
 @pytest.mark.parametrize("node", CHECKABLE, ids=str)

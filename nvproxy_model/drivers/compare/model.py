@@ -73,10 +73,11 @@ def named_constants(version: str) -> dict[str, int]:
     """The numbers that the model's code names and the ABI headers of a release should have.
 
     A class that rows name is there as long as one of them is. What no ABI header defines is left out: shifts and masks,
-    which are ours for NVIDIA's bit ranges, and `constants.ELSEWHERE`.
+    which are ours for NVIDIA's bit ranges, `constants.ELSEWHERE`, and what is `constants.GONE`.
     """
     node = versions.load()[version]
     lives = {rule.name: any(row.active(node) for row in ALLOC if row.name == rule.name) for rule in ALLOC}
+    lives |= {name: not node.descends_from(until) for name, until in constants.GONE.items()}
     return {
         name: value
         for name, value in sorted(_constants().items())
