@@ -63,6 +63,8 @@ def timed(command: list[str], limit: float, **more: Any) -> tuple[int, float, st
             **{"env": ENV, **more},
         )
         return done.returncode, time.monotonic() - began, done.stdout, done.stderr
+    except OSError as error:
+        return 127, 0.0, "", str(error)
     except subprocess.TimeoutExpired as late:
         return 124, time.monotonic() - began, str(late.stdout or "")[-2000:], str(late.stderr or "")[-2000:]
 
@@ -230,6 +232,8 @@ def main() -> None:
         bench = Bench(work)
         try:
             everything(bench, work)
+        except (OSError, ValueError, KeyError) as error:
+            print(f"cut short: {error!r}")
         finally:
             bench.table()
             keep(bench, work)

@@ -57,12 +57,13 @@ class Cuda:
 
 
 def child(channel: socket.socket) -> None:
-    _, (fd,), _, _ = socket.recv_fds(channel, 1, 1)
+    _, fds, _, _ = socket.recv_fds(channel, 1, 1)
+    if not fds:
+        raise SystemExit("the parent failed")
     cuda, handle, back = Cuda(), ctypes.c_uint64(), ctypes.c_ubyte()
-    cuda("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), 1)
+    cuda("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fds[0]), 1)
     cuda("cuMemcpyDtoH_v2", ctypes.byref(back), cuda.map(handle), ctypes.c_size_t(1))
     print(f"the child reads {back.value:#x}", flush=True)
-    channel.send(b"d")
     os._exit(back.value != 0x5A)
 
 
@@ -70,7 +71,9 @@ def main() -> None:
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
+        ours.close()
         child(theirs)
+    theirs.close()
     cuda, handle, fd = Cuda(), ctypes.c_uint64(), ctypes.c_int()
     cuda("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(SIZE), ctypes.byref(WANTED), ctypes.c_uint64(0))
     cuda("cuMemsetD8_v2", cuda.map(handle), ctypes.c_ubyte(0x5A), ctypes.c_size_t(SIZE))
