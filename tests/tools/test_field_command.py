@@ -236,7 +236,7 @@ def test_the_host_s_driver_and_the_latest(run: Run, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(versions, "PROC", proc)
     monkeypatch.setattr(versions.host, "__defaults__", (proc,))
     status, _, err = run("check", FIELD / "m.log.gz", "--driver", "host")
-    assert (status, "no NVIDIA driver is loaded here" in err) == (2, True)
+    assert (status, "this machine has no NVIDIA driver loaded" in err) == (2, True)
     proc.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n")
     assert "570.86.15 with" in run("check", FIELD / "m.log.gz", "--driver", "host")[1].splitlines()[0]
     assert f"{versions.load().latest} with" in run("check", FIELD / "m.log.gz", "--driver", "latest")[1].splitlines()[0]

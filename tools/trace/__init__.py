@@ -72,6 +72,9 @@ PROGRAM = Program(
                     )
                 ),
                 argument("--seccomp", action="store_true", help="through seccomp user notification"),
+                argument(
+                    "--inside", action="store_true", help="this is a sandbox: the trace says that nvproxy answers here"
+                ),
                 driver("the release of the machine (default: what /proc/driver/nvidia/version says)"),
                 argument("-q", "--quiet", action="store_true", help="no summary at the end, only warnings"),
                 argument("cmd", metavar="CMD", nargs="+", help="the program and its arguments, after --"),

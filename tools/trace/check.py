@@ -124,7 +124,7 @@ def _advice(check: Check, verdict: Verdict) -> Iterator[str]:
     caps, _ = minimal_caps(check)
     groups = {row.group for row in rows}
     if "capability" in groups and caps is not None:
-        yield f"Give the container the capabilities {caps} (NVIDIA_DRIVER_CAPABILITIES, or runsc's own flag for profiling)."
+        yield f"Give the sandbox {caps}: NVIDIA_DRIVER_CAPABILITIES, within runsc's --nvproxy-allowed-driver-capabilities."
     if "unknown" in groups:
         yield "nvproxy needs rules for the unknown numbers: nvproxy-policy explain NUMBER shows what is known about one."
     if "contradiction" in groups:
@@ -184,7 +184,7 @@ def text(check: Check, source: Source, verdict: Verdict, *, everything: bool = F
         rows = [row for row in check.sorted_rows() if row.group == group]
         if not rows or (group in QUIET and not everything):
             continue
-        yield bold(f"{group}: {GROUPS[group]}" + (f" ({MEASURED})" if group == "harmless" else ""))
+        yield bold(GROUPS[group] + (f" ({MEASURED})" if group == "harmless" else ""))
         for row in rows:
             yield _line(row)
             if group in ("argument", "cannot-tell", "contradiction", "permission"):

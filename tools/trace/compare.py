@@ -9,7 +9,7 @@ import itertools
 from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import UNKNOWN, fail
 from nvproxy_model.tools.output import bold, print_json, progress
-from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, problems, release
+from nvproxy_model.tools.trace.shared import ADMITTED, DIFFERENT, problems
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.format import Record
 from nvproxy_model.trace.source import open_source
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         fail(f"{printable(args.a)} and itself: nothing to compare")
     if "-" in (args.a, args.b):
         fail("standard input: compare two files")
-    driver = release(args.driver) if args.driver else _driver(args.a, args.b)
+    driver = args.driver or _driver(args.a, args.b)
     catalog = Catalog(driver) if driver else None
     first, second = open_source(args.a), open_source(args.b)
     a, b = (outcomes(progress(reader), _Statuses(catalog)) for reader in (first, second))

@@ -13,7 +13,7 @@ from nvproxy_model.ioctl import foreign
 from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import UNKNOWN, fail
 from nvproxy_model.tools.output import progress
-from nvproxy_model.tools.trace.shared import ADMITTED, problems, release
+from nvproxy_model.tools.trace.shared import ADMITTED, problems
 from nvproxy_model.trace import format as fmt
 from nvproxy_model.trace.format import Header, Record, writing
 from nvproxy_model.trace.lines import Problems
@@ -27,10 +27,9 @@ def run(args: argparse.Namespace) -> int:
     """Import the log."""
     if len(args.files) == 1 and (args.log == "spool" or (args.log is None and _is_spool(args.files[0]))):
         return _spool(args)
-    driver = release(args.driver) if args.driver else None
-    source, summary = _convert(args, driver)
+    source, summary = _convert(args, args.driver)
     if (
-        driver is None
+        args.driver is None
         and source.driver is not None
         and source.driver != summary.header.driver
         and "-" not in args.files
@@ -115,8 +114,7 @@ def _is_spool(name: str) -> bool:
 
 def _spool(args: argparse.Namespace) -> int:
     outcome = Outcome(0, problems=Problems())
-    driver = release(args.driver) if args.driver else None
-    convert(Path(args.files[0]), Path(args.output), Header(driver=driver, recorder="preload"), outcome)
+    convert(Path(args.files[0]), Path(args.output), Header(driver=args.driver, recorder="preload"), outcome)
     problems(args.files[0], outcome.problems)
     print(
         f"{printable(args.output)}: {outcome.records} records, {outcome.seen.ioctls} ioctls of "

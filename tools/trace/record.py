@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         from nvproxy_model.trace.record.seccomp import record as watch
 
         try:
-            outcome = watch(args.cmd, output, values=args.values, driver=args.driver)
+            outcome = watch(args.cmd, output, values=args.values, inside=args.inside, driver=args.driver)
         except OSError as error:
             fail(f"{printable(error.filename or args.cmd[0])}: {error.strerror or error}")
     else:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
                 f"nvproxy-trace: {printable(args.cmd[0])} is {why}: a preloaded recorder does not see it, --seccomp does",
                 file=sys.stderr,
             )
-        outcome = record(args.cmd, output, values=args.values, driver=args.driver)
+        outcome = record(args.cmd, output, values=args.values, inside=args.inside, driver=args.driver)
     problems(args.output, outcome.problems)
     for line in summary(outcome, args):
         print(f"nvproxy-trace: {line}", file=sys.stderr)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from nvproxy_model import versions
 from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import fail
 from nvproxy_model.trace.format import Record
@@ -19,7 +18,7 @@ from nvproxy_model.trace.lines import Problems
 from nvproxy_model.trace.source import Source, open_source
 from nvproxy_model.trace.study.era import infer, sized
 
-__all__ = ["ADMITTED", "DIFFERENT", "Files", "problems", "release", "selected"]
+__all__ = ["ADMITTED", "DIFFERENT", "Files", "problems", "selected"]
 
 ADMITTED, DIFFERENT = 0, 1
 _SAMPLE: Final = 20_000
@@ -30,18 +29,6 @@ def problems(name: str, found: Problems) -> None:
     """Each on standard error, one line."""
     for text in found.texts(name):
         print(f"nvproxy-trace: {text}", file=sys.stderr)
-
-
-def release(given: str) -> str:
-    """The release that ``--driver`` names: itself, ``latest`` or ``host``."""
-    if given == "latest":
-        return versions.load().latest.name
-    if given == "host":
-        found = versions.host()
-        if found is None:
-            fail(f"--driver host: no NVIDIA driver is loaded here ({versions.PROC} is missing): say --driver V")
-        return found
-    return given
 
 
 class Files:
@@ -81,7 +68,7 @@ class Files:
     def named(self, given: str | None) -> str | None:
         """The release as `driver` finds it, or None."""
         if given:
-            return release(given)
+            return given
         source = self.open()
         requests = set()
         for rec in itertools.islice(source, _SAMPLE):

@@ -10,7 +10,7 @@ from typing import Any
 from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import UNKNOWN, fail
 from nvproxy_model.tools.output import bold, print_json, progress
-from nvproxy_model.tools.trace.shared import ADMITTED, Files, problems, release
+from nvproxy_model.tools.trace.shared import ADMITTED, Files, problems
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.format import Record
 from nvproxy_model.trace.source import Source
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         reader = files.open()
         records: Iterable[Record] = progress(reader)
         stats.feed(_points(records, points) if args.plot else records)
-    driver = release(args.driver) if args.driver else reader.driver
+    driver = args.driver or reader.driver
     catalog = Catalog(driver) if driver else None
     if args.plot:
         _plot(args.plot, points, Path(args.files[0]).name)

@@ -139,11 +139,14 @@ def record(
     output: Path,
     *,
     values: bool = True,
+    inside: bool = False,
     driver: str | None = None,
     recorder: Path = RECORDER,
     environment: dict[str, str] | None = None,
 ) -> Outcome:
     """Run ``command`` and write its trace to ``output``. Its output, input and exit status are its own.
+
+    ``inside``: it runs in a sandbox, and the trace says so.
 
     Raises RecordError when the recorder was not built, the program cannot be started or a spool of an earlier run is in
     the way; OSError for the output.
@@ -177,7 +180,14 @@ def record(
             raise RecordError(f"{printable(command[0])}: {error.strerror or error}") from None
         with waiting(child.pid):
             outcome.status = shell_status(child.wait())
-    head = Header(driver=release, arch=platform.machine(), recorder="preload", command=tuple(command), values=values)
+    head = Header(
+        driver=release,
+        arch=platform.machine(),
+        recorder="preload",
+        command=tuple(command),
+        values=values,
+        inside=inside,
+    )
     try:
         convert(spool_path, output, head, outcome, first=child.pid)
     except OSError as error:

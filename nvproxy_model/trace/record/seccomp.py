@@ -180,6 +180,7 @@ def record(
     output: Path,
     *,
     values: bool = True,
+    inside: bool = False,
     driver: str | None = None,
     environment: Mapping[str, str] | None = None,
     devices: str = "/dev/nvidia",
@@ -192,7 +193,14 @@ def record(
     release = driver or driver_version()
     entries = table.entries(Catalog(release or newest()))
     outcome = Outcome(0)
-    head = Header(driver=release, arch=platform.machine(), recorder="seccomp", command=tuple(command), values=values)
+    head = Header(
+        driver=release,
+        arch=platform.machine(),
+        recorder="seccomp",
+        command=tuple(command),
+        values=values,
+        inside=inside,
+    )
     started = False
     try:
         with writing(output, head) as writer:
