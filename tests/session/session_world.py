@@ -16,6 +16,8 @@ from nvproxy_model.structs.nvos import (
     NVOS64_PARAMETERS,
 )
 from nvproxy_model.testing import FakeDriver, Memory
+from nvproxy_model.testing.driver.driver import FIRST_HOST_FD
+from tests.session.follower import Follower
 
 ARG, PARAMS, SPARE, END = 0x10000, 0x11000, 0x15000, 0x18000
 """Guest addresses: the argument, its parameters, buffers that these point at, and the end of what is mapped."""
@@ -66,7 +68,10 @@ class World:
         self.files = Files({})
         self.driver = FakeDriver(version, keep=16)
         self.host = Addressing(self.driver)
-        self.session = Session(self.policy, self.memory, self.files, self.host)
+        self.follower = Follower(
+            version, self.host, lambda fd: fd.to_bytes(4, "little")[1:] == FD_MARK or fd >= FIRST_HOST_FD
+        )
+        self.session = Session(self.policy, self.memory, self.files, self.follower)
         self._opened = 0
 
     def open(self, kind: str = "frontend", *, control: bool = True) -> int:

@@ -16,6 +16,7 @@ from nvproxy_model.rules import Rule
 from nvproxy_model.session.ports import Buffer, File, Pages
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.testing import Memory
+from tests.session.follower import Follower
 from tests.session.session_world import ADDRESS_MARK, ARG, END, FD_MARK, PARAMS, SPARE, Addressing, host_fd, request
 
 CAPS = "all,profiling,rdma,fabric-imex-mgmt"
@@ -133,7 +134,10 @@ class Run:
             extra=[case.rule.number] if case.rule.opt_in else (),
             pending=True,
         )
-        self.session = Session(policy, self.memory, files, Addressing(self.host))
+        self.follower = Follower(
+            case.version, Addressing(self.host), lambda fd: fd.to_bytes(4, "little")[1:] == FD_MARK
+        )
+        self.session = Session(policy, self.memory, files, self.follower)
         self._root()
         self.host.outcome = outcome
         body = _body(case.of, 2)
