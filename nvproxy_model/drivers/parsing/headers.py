@@ -167,6 +167,13 @@ def prepare(path: str, text: bytes) -> bytes:
     return text
 
 
+MAX_MEMBERS = 4096
+"""Members of a record, counted with those of the records in it; the largest of any release has 350.
+
+Without it a chain of structs that each hold the one before twice would cost whoever compares them 2 to the chain's length.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The names that somebody asks for; to read only these takes a fraction of the time of reading all."""
@@ -352,6 +359,8 @@ class _Walk:
 
     def __init__(self) -> None:
         self._memo: dict[str, Layout] = {}
+        self._members: dict[int, int] = {}
+        """Layout's id -> its members with those of its members; `_memo` keeps the layouts alive."""
         self._types: dict[str, tuple[str, int, str, tuple[int, ...], Layout | None]] = {}
 
     def named(self, types: Mapping[str, Type]) -> dict[str, Layout]:
@@ -411,8 +420,12 @@ class _Walk:
         kind = "union" if canonical.get_declaration().kind == CursorKind.UNION_DECL else "struct"
         own = _QUALIFIERS.sub("", spelling)
         fields = tuple(self._field(cursor) for cursor in canonical.get_fields())
+        members = sum(1 + (self._members[id(field.record)] if field.record else 0) for field in fields)
+        if members > MAX_MEMBERS:
+            raise SourceError(f"{own}: {members} members with those of its members; at most {MAX_MEMBERS}")
         layout = Layout(name or f"<{kind}>" if "(" in own else own, kind, size, canonical.get_align(), fields)
         self._memo[spelling] = layout
+        self._members[id(layout)] = members
         return layout
 
     def _field(self, cursor: Cursor) -> Field:

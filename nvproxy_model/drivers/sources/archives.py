@@ -30,7 +30,12 @@ MAX_UNPACKED = 1 << 30
 """Bytes that an archive may unpack to; a release has about 150 million."""
 MAX_MEMBERS = 200_000
 MAX_TREES = 256
-MAX_EXTENSION = 1 << 20
+MAX_EXTENSION = 64 << 10
+"""Bytes of one extended header: a long name, or the attributes of a pax header."""
+MAX_GLOBAL = 4 << 10
+"""Bytes of all global pax headers, whose attributes tarfile copies into each member; git archive writes 52."""
+MAX_EXTENSIONS = 32 << 20
+"""Bytes of all extended headers of an archive."""
 
 _OPENERS: tuple[tuple[bytes, Any], ...] = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
 
@@ -54,16 +59,44 @@ class _Bounded(io.RawIOBase):
         return data
 
 
-class _Member(tarfile.TarInfo):
-    """A header block. Names and attributes that travel in blocks of their own are bounded before tarfile reads them."""
+class _Extensions:
+    """What one archive spends on headers that extend headers, which tarfile reads by itself, each before it gives a member."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        member = super().frombuf(buf, encoding, errors)
-        extensions = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, *b"xgX")
-        if (member.type in extensions or member.type[0] in extensions) and member.size > MAX_EXTENSION:
-            raise SourceError(f"an extended header of {member.size} bytes")
-        return member
+    def __init__(self) -> None:
+        self.all = self.common = 0
+
+    def spend(self, kind: bytes, size: int) -> None:
+        if kind == tarfile.GNUTYPE_SPARSE:
+            raise SourceError("a sparse member; a driver's sources have none")
+        if kind not in (
+            tarfile.GNUTYPE_LONGNAME,
+            tarfile.GNUTYPE_LONGLINK,
+            tarfile.XHDTYPE,
+            tarfile.XGLTYPE,
+            tarfile.SOLARIS_XHDTYPE,
+        ):
+            return
+        self.all += size
+        self.common += size if kind == tarfile.XGLTYPE else 0
+        if size > MAX_EXTENSION:
+            raise SourceError(f"an extended header of {size} bytes; at most {MAX_EXTENSION}")
+        if self.common > MAX_GLOBAL:
+            raise SourceError(f"global headers of more than {MAX_GLOBAL} bytes")
+        if self.all > MAX_EXTENSIONS:
+            raise SourceError(f"extended headers of more than {MAX_EXTENSIONS >> 20} MiB in all")
+
+
+def _counting(spent: _Extensions) -> type[tarfile.TarInfo]:
+    class Member(tarfile.TarInfo):
+        """A header block, looked at before tarfile acts on it."""
+
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
+            member = super().frombuf(buf, encoding, errors)
+            spent.spend(member.type, member.size)
+            return member
+
+    return Member
 
 
 class ArchiveSource(TreeSource):
@@ -119,7 +152,9 @@ def _read(path: Path, places: Sequence[str], wanted: Callable[[str], bool]) -> d
         opener = next((opener for magic, opener in _OPENERS if start.startswith(magic)), None)
         with opener(raw) if opener else raw as unpacked:
             stream = _Bounded(unpacked, path)
-            with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", tarinfo=_Member) as archive:
+            with tarfile.open(
+                fileobj=cast("IO[bytes]", stream), mode="r|", tarinfo=_counting(_Extensions())
+            ) as archive:
                 for count, member in enumerate(archive):
                     if count >= MAX_MEMBERS:
                         raise SourceError(f"more than {MAX_MEMBERS} members", path)

@@ -50,14 +50,53 @@ def git_directory(path: Path) -> Path | None:
                 text = file.read(4096).decode("utf-8", "replace")
             if not text.startswith("gitdir: "):
                 raise SourceError("not a gitdir file", candidate)
-            candidate = path / text.removeprefix("gitdir: ").strip()
-    if not (candidate / "HEAD").is_file():
+            candidate = _linked_work_tree(path, path / text.removeprefix("gitdir: ").strip())
+    if not (candidate / "HEAD").is_file() or not (candidate / "objects").is_dir():
         return None
-    common = candidate / "commondir"
-    if common.is_file():
-        with common.open("rb") as file:
-            candidate = candidate / file.read(4096).decode("utf-8", "replace").strip()
-    return candidate if (candidate / "objects").is_dir() else None
+    _stay_inside(candidate)
+    return candidate
+
+
+def _linked_work_tree(path: Path, directory: Path) -> Path:
+    """The repository of a linked work tree (git-worktree(1)), which must name that work tree as its own.
+
+    Otherwise a ``.git`` file could lead into any repository of the user's.
+    """
+    try:
+        back = (directory / "gitdir").read_bytes()[:4096].decode("utf-8", "replace").strip()
+        common = (directory / "commondir").read_bytes()[:4096].decode("utf-8", "replace").strip()
+    except OSError:
+        back = common = ""
+    repository = (directory / common).resolve()
+    if (
+        not back
+        or (directory / back).resolve() != (path / ".git").resolve()
+        or repository not in directory.resolve().parents
+    ):
+        raise SourceError(
+            f"its gitdir {directory} is not one of its linked work trees; name the repository itself", path
+        )
+    return repository
+
+
+def _stay_inside(directory: Path) -> None:
+    """Refuse a repository whose refs or objects are elsewhere: links, and objects borrowed from another repository."""
+    for name in ("HEAD", "config", "packed-refs", "refs", "objects", "objects/info", "objects/pack", "shallow"):
+        if (directory / name).is_symlink():
+            raise SourceError("a symbolic link; links are not followed", directory / name)
+    alternates = directory / "objects" / "info" / "alternates"
+    if os.path.lexists(alternates):
+        raise SourceError(
+            "objects of another repository are borrowed (git repack -a -d, then remove this file)", alternates
+        )
+    count = 0
+    for where, folders, files in os.walk(directory / "refs"):
+        for name in (*folders, *files):
+            count += 1
+            if count > MAX_TAGS:
+                raise SourceError(f"more than {MAX_TAGS} refs (git pack-refs --all)", directory / "refs")
+            if os.path.islink(os.path.join(where, name)):
+                raise SourceError("a symbolic link; links are not followed", Path(where, name))
 
 
 def _limit() -> None:
@@ -95,9 +134,7 @@ class Objects:
                 "a shallow clone: its tags and their ancestry are cut off (git fetch --unshallow --tags)", path
             )
         if (directory / "reftable").exists():
-            raise SourceError(
-                "refs in reftable format are not supported (git refs migrate --ref-format=files)", path
-            )
+            raise SourceError("refs in reftable format are not supported (git refs migrate --ref-format=files)", path)
         self._home = tempfile.TemporaryDirectory(prefix="nvproxy-model-git-")
         home = Path(self._home.name)
         (home / "HEAD").write_text("ref: refs/heads/none\n")

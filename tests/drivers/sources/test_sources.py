@@ -306,6 +306,72 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> Callabl
     return make
 
 
+def _extended(*headers: tuple[bytes, bytes, int]) -> Callable[[Path], Path]:
+    """An archive of members, each after an extended header: (type, attribute, how many)."""
+
+    def make(root: Path) -> Path:
+        path = root / "a.tar"
+        blocks = []
+        for kind, value, times in headers:
+            length = len(value) + 7
+            record = b"%d c=%s\n" % (length + len(str(length)) - 1, value)
+            head = tarfile.TarInfo("x")
+            head.type, head.size = kind, len(record)
+            blocks += [head.tobuf(tarfile.USTAR_FORMAT), record + bytes(-len(record) % 512)] * times
+        path.write_bytes(b"".join(blocks) + tarfile.TarInfo("f").tobuf() + bytes(1024))
+        return path
+
+    return make
+
+
+def _sparse(root: Path) -> Path:
+    path = root / "a.tar"
+    odd = tarfile.TarInfo("s")
+    odd.type = tarfile.GNUTYPE_SPARSE
+    block = bytearray(odd.tobuf(tarfile.GNU_FORMAT))
+    block[482] = 1  # an extension block follows
+    block[148:156] = b"        "
+    block[148:156] = b"%06o\0 " % sum(block)
+    path.write_bytes(bytes(block) + bytes(4096))
+    return path
+
+
+def _linked_into(name: str) -> Callable[[Path], Path]:
+    """A repository whose part of this name is a link to another's, or to a file of the user's."""
+
+    def make(root: Path) -> Path:
+        other = repository(root / "other", {"1.1": tree(NVOS)}) / ".git"
+        git(other.parent, "pack-refs", "--all")
+        repo = repository(root / "r", {"1.1": tree(NVOS)}) / ".git"
+        target = repo / name
+        if target.is_dir():
+            target.rename(root / "moved")
+        target.unlink(missing_ok=True)
+        target.symlink_to("/etc/passwd" if name == "packed-refs" else other / name)
+        return repo.parent
+
+    return make
+
+
+def _alternates(root: Path) -> Path:
+    other = repository(root / "other", {"1.1": tree(NVOS)})
+    git(root, "clone", "-q", "--shared", str(other), str(root / "r"))
+    return root / "r"
+
+
+def _foreign_gitdir(root: Path) -> Path:
+    repository(root / "other", {"1.1": tree(NVOS)})
+    (root / "r").mkdir()
+    (root / "r" / ".git").write_text(f"gitdir: {root / 'other' / '.git'}\n")
+    return root / "r"
+
+
+def _doubling(root: Path) -> Path:
+    chain = "typedef struct { NvU32 a; } C0;\n"
+    chain += "".join(f"typedef struct {{ C{n} a, b; }} C{n + 1};\n" for n in range(24))
+    return write(root / "t", tree(chain, "1.1"))
+
+
 def _bomb(root: Path) -> Path:
     return archive(root / "a.tar.xz", {**tree(NVOS), "zeros": bytes(3 << 20)}, mode="w:xz")
 
@@ -362,6 +428,17 @@ HOSTILE: list[tuple[Callable[[Path], Path], str]] = [
     (_member("t/d", tarfile.CHRTYPE), "neither a file nor a directory"),
     (_bomb, "unpacks to more than"),
     (_long_name, "an extended header of"),
+    (_extended((tarfile.XHDTYPE, b"v" * 100_000, 1)), "an extended header of"),
+    (_extended((tarfile.XGLTYPE, b"v" * 3000, 2)), "global headers of more than"),
+    (_extended((tarfile.XHDTYPE, b"v" * 60_000, 30)), "extended headers of more than"),
+    (_sparse, "a sparse member"),
+    (_linked_into("packed-refs"), "packed-refs: a symbolic link"),
+    (_linked_into("refs/tags"), "tags: a symbolic link"),
+    (_linked_into("refs"), "refs: a symbolic link"),
+    (_linked_into("objects"), "objects: a symbolic link"),
+    (_alternates, "objects of another repository are borrowed"),
+    (_foreign_gitdir, "not one of its linked work trees"),
+    (_doubling, r"C\d+: \d+ members with those of its members"),
     (_twins, r"two trees of 1\.1"),
     (lambda root: root / "absent", "No such file"),
     (lambda _: Path("/dev/null"), "neither a directory nor a file"),
@@ -376,6 +453,7 @@ def test_hostile_sources_are_one_line_errors(
 
     monkeypatch.setattr(repositories, "GIT_ANSWER", 2)
     monkeypatch.setattr(archives, "MAX_UNPACKED", 2 << 20)
+    monkeypatch.setattr(archives, "MAX_EXTENSIONS", 1 << 20)
     monkeypatch.setattr(sources, "MAX_FILES", 50)
     monkeypatch.setattr(parsing, "CPU_SECONDS", 1)
     monkeypatch.setattr(parsing, "MEMORY", 1 << 30)
