@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -160,11 +161,13 @@ class Elf:
 
 
 def _reader(file: BinaryIO) -> Callable[[int, int], bytes]:
+    end = file.seek(0, io.SEEK_END)
+
     def read(offset: int, size: int) -> bytes:
-        try:
-            file.seek(offset)
-        except (OverflowError, OSError):
-            raise ElfError("truncated") from None
+        # Asked of the file first: an image may claim to be of any size.
+        if not 0 <= offset <= end - size:
+            raise ElfError("truncated")
+        file.seek(offset)
         data = file.read(size)
         if len(data) != size:
             raise ElfError("truncated")

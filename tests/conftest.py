@@ -1,4 +1,5 @@
-"""Hypothesis profiles: `ci`, the default, finds the same examples every time; `deep` looks further. HYPOTHESIS_PROFILE chooses.
+"""Hypothesis profiles: `ci`, the default, finds the same examples every time; `nightly` and `deep` look further.
+HYPOTHESIS_PROFILE chooses.
 
 And what more than one area needs and costs enough to be made once a session: the built distributions.
 """
@@ -26,6 +27,9 @@ settings.register_profile(
 )
 settings.register_profile(
     "deep", max_examples=20_000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "nightly", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

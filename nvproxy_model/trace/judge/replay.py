@@ -387,7 +387,8 @@ class Replay:
     def _whole(self, rec: Record) -> bytes:
         """The parameters as long as the call says: what the recorder cut off is supplied."""
         data = rec.par0 or b""
-        size = rec.psize or (_CONTROL.unpack(rec.top0 or b"")[5] if rec.kind == "control" else 0)
+        whole = rec.kind == "control" and len(rec.top0 or b"") == _CONTROL.size
+        size = rec.psize or (_CONTROL.unpack(rec.top0 or b"")[5] if whole else 0)
         if rec.fl & TRUNCATED and len(data) < size <= 1 << 20:
             return data + bytes(size - len(data))
         return data

@@ -125,6 +125,36 @@ def test_nothing_changes_and_nothing_is_lost(args: tuple[str, ...], attack: Atta
     attack.whole(*args)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("plain", "300"),
+        ("drop", "20"),
+        ("unmap",),
+        ("unmap_argument",),
+        ("threads", "20"),
+        ("forks", "6"),
+        ("large", "2"),
+    ],
+    ids=" ".join,
+)
+def test_under_asan_and_ubsan(args: tuple[str, ...], attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = subprocess.run(
+        [attack.programs.cc, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if not os.path.isabs(found):
+        pytest.skip("no libasan")
+    if args[0] == "drop" and not_root():
+        pytest.skip("only root can drop its rights")
+    sanitizers = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    attack.recorder = attack.programs.shared("librecorder-asan.so", *sanitizers)
+    # libasan must come first of all, and the launcher puts the recorder there.
+    asan = Path(found).resolve()
+    monkeypatch.setattr(preload, "_preload", lambda own, present: f"{asan}:{own}:{present}")
+    monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1:verify_asan_link_order=0")
+    attack.whole(*args)
+
+
 def test_a_program_elsewhere_is_recorded_on(attack: Attack, tmp_path: Path) -> None:
     if not_root():
         pytest.skip("only root can chroot")

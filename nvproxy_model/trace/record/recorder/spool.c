@@ -35,6 +35,7 @@
 
 #define WINDOWS 4             /* one is held for a frame's copy, never during the program's own call */
 #define WINDOW_SIZE (9u << 18) /* more than the largest frame; a multiple of every page size */
+#define LARGEST (1ull << 38) /* bytes of a spool: so far a window moves in a tenth of a second */
 #define LOW_WATER (2u << 20) /* the launcher is woken when less than this is left */
 #define PATIENCE 2000        /* times half a millisecond, for room */
 #define TRIES 4096           /* yields, for a window */
@@ -45,8 +46,8 @@ struct window {
 };
 
 static struct spool_head *head;
-static const void *table;
-static size_t table_size;
+static const void *launcher_table;
+static size_t launcher_table_size;
 static size_t page;
 static char spool_path[PATH_MAX];
 static struct window windows[WINDOWS];
@@ -79,8 +80,8 @@ bool spool_allowed(void)
 
 const void *spool_table(size_t *size)
 {
-	*size = table_size;
-	return table;
+	*size = launcher_table_size;
+	return launcher_table;
 }
 
 /* Only system calls below: the program may have put its own functions in front of libc's. */
@@ -134,8 +135,8 @@ bool spool_open(const char *path)
 	}
 	if (mapped && mapped->table_size && mapped->table_at % page == 0 &&
 	    mapped->table_at + mapped->table_size <= (uint64_t)st.st_size) {
-		table = map(fd, mapped->table_at, (size_t)mapped->table_size, PROT_READ, MAP_PRIVATE);
-		table_size = table ? (size_t)mapped->table_size : 0;
+		launcher_table = map(fd, mapped->table_at, (size_t)mapped->table_size, PROT_READ, MAP_PRIVATE);
+		launcher_table_size = launcher_table ? (size_t)mapped->table_size : 0;
 	}
 	if (mapped && !take_places(fd)) {
 		atomic_fetch_add(&mapped->lost, 1);
@@ -154,7 +155,7 @@ static unsigned char *window_reach(struct window *window, uint64_t from, uint64_
 	unsigned int half = mapped & 1;
 	unsigned char *old, *new;
 
-	if (from < offset || to - first > WINDOW_SIZE)
+	if (from < offset || to < from || to - first > WINDOW_SIZE || to - offset > LARGEST)
 		return NULL;
 	while (to > offset + WINDOW_SIZE) {
 		next = offset + WINDOW_SIZE - page;
