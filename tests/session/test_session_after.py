@@ -617,6 +617,36 @@ def test_other_buffers_are_written_before_the_struct() -> None:
     assert out == params
 
 
+def test_what_the_driver_writes_behind_a_pointer_comes_back() -> None:
+    guest = Guest()
+    guest.memory.write(SPARE, b"\x01\x02\x03\x04\x05\x06\x07\x08" * 2)
+
+    def answer(arg: Buffer) -> None:
+        behind = arg.pointers[16]
+        assert isinstance(behind, Buffer)
+        listed = behind.pointers[8]
+        assert isinstance(listed, Buffer)
+        assert listed.data == b"\x01\x02\x03\x04\x05\x06\x07\x08"
+        listed.data[4:] = b"\xaa\xbb\xcc\xdd"
+
+    params = struct.pack("<IxxxxQ", 1, SPARE)
+    _, _, out = control(guest, 0x20800802, params, answer)
+    assert out == params
+    assert guest.memory.read(SPARE, 16) == b"\x01\x02\x03\x04\xaa\xbb\xcc\xdd\x01\x02\x03\x04\x05\x06\x07\x08"
+
+
+def test_the_status_is_one_word() -> None:
+    """What stands beside it, padding included, is not part of it."""
+    for at in (36, 44):
+        guest = Guest()
+        guest.call(0x2B, nvos64(0x900E), put(at, 0xFFFFFFFF))
+        assert (CLIENT, OBJECT) in guest.live()
+    for byte in range(40, 44):
+        guest = Guest()
+        guest.call(0x2B, nvos64(0x900E), put(byte, 1, 1))
+        assert (CLIENT, OBJECT) not in guest.live()
+
+
 def test_a_control_with_a_handler_has_one_size() -> None:
     """NV503C_CTRL_CMD_REGISTER_VA_SPACE has no role, and yet nvproxy reads it: a wrong size is EINVAL."""
     for size, error in ((15, errno.EINVAL), (17, errno.EINVAL), (0, errno.EINVAL), (16, 0)):
