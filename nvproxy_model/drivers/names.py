@@ -16,7 +16,7 @@ from nvproxy_model.drivers import facts as recorded
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.naming import TABLES, Table, control_struct
 
-__all__ = ["CallNames", "Kind", "Symbol", "ever", "symbol", "users_of"]
+__all__ = ["CallNames", "Kind", "Symbol", "allocation", "ever", "symbol", "users_of"]
 
 Kind = Literal["frontend", "uvm", "control", "alloc", "status", "foreign", "other"]
 """What a symbol is: a number of one of the four tables, an NV status, another driver's request, or none of these."""
@@ -214,6 +214,40 @@ def users_of(struct: str) -> tuple[tuple[Table, int], ...] | None:
         if any(ever().control_struct(name) == struct for name in names)
     ]
     return tuple(found)
+
+
+@cache
+def _listed() -> Mapping[int, tuple[str, ...]]:
+    """Class -> the recorded releases whose resource list has it, in order of ancestry."""
+    facts = recorded.load()
+    found: dict[int, list[str]] = {}
+    for version in facts.versions:
+        privileges = facts.privileges(version)
+        for number in privileges.classes if privileges is not None else ():
+            found.setdefault(number, []).append(version)
+    return {number: tuple(versions) for number, versions in found.items()}
+
+
+def allocation(hclass: int) -> dict[str, Any]:
+    """Whether the driver allocates a class: what its list of resources says (resource_list.h), over all recorded releases.
+
+    ``first``: the releases that begin to, those whose parent does not. ``last``: the last ones that do, where newer releases
+    no longer do. ``says``: the same in words.
+    """
+    facts = recorded.load()
+    having = _listed().get(hclass, ())
+    told = [version for version in facts.versions if facts.privileges(version) is not None]
+    first = [version for version in having if facts.parent(version) not in having]
+    gone = [version for version in told if version not in having and facts.parent(version) in having]
+    last = list(dict.fromkeys(str(facts.parent(version)) for version in gone))
+    if not having:
+        says = f"by no driver: none of {len(told)} recorded releases has the class in its list of resources"
+    elif len(having) == len(told):
+        says = f"by the driver in all {len(told)} recorded releases"
+    else:
+        until = f", until {', '.join(last)}" if last else ""
+        says = f"by the driver since {', '.join(first)}{until}: {len(having)} of {len(told)} recorded releases"
+    return {"first": first, "last": last, "releases": len(having), "of": len(told), "says": says}
 
 
 def _other(name: str) -> str:

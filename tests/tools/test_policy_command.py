@@ -213,6 +213,22 @@ def test_a_pasted_line_without_a_call(run: Any) -> None:
     assert "NVKMS" in done.out
 
 
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        ("0x7f", "by no driver"),
+        ("0x4242", "by no driver"),
+        ("0xa081", "since 525.53"),
+        ("0xf9", "since 550.40.07"),
+        ("0x90cd", "in all "),
+    ],
+)
+def test_whether_any_driver_allocates_a_class(run: Any, number: str, says: str) -> None:
+    done = run("explain", number, "--kind", "alloc")
+    (line,) = (line for line in done.out.splitlines() if line.startswith("  allocated "))
+    assert says in line, line
+
+
 def test_a_refusal_says_what_to_do_and_doing_it_helps(run: Any) -> None:
     (answer,) = run("explain", "NV_EVENT_BUFFER", "--caps", "", "--json").json["answers"]
     assert answer["advice"] == ["run the sandbox with the capabilities compute,profiling"]
@@ -243,7 +259,7 @@ ANSWER = {
     "additionalProperties": False,
     "required": [
         "kind", "number", "hex", "name", "request_size", "verdict", "conditional", "why", "reason", "errno", "status", "admits",
-        "handling", "duty", "params", "upstream", "decoded", "as_status", "nearest", "answer", "advice",
+        "handling", "duty", "params", "upstream", "decoded", "allocated", "as_status", "nearest", "answer", "advice",
     ],
     "properties": {
         "kind": {"enum": ["frontend", "uvm", "control", "alloc"]},
@@ -267,6 +283,7 @@ ANSWER = {
         },
         "upstream": {"type": "object", "required": ["gvisor", "driver"]},
         "decoded": {"type": ["object", "null"]},
+        "allocated": {"type": ["object", "null"], "required": ["first", "last", "releases", "of", "says"]},
         "as_status": {"type": ["string", "null"]},
         "nearest": {"type": "array"},
         "answer": {"type": "string", "pattern": "^(admitted|refused)"},

@@ -11,7 +11,7 @@ from nvproxy_model import versions
 from nvproxy_model.abi.constants import NV01_EVENT
 from nvproxy_model.abi.windows import window
 from nvproxy_model.caps import DEFAULT, Caps
-from nvproxy_model.drivers.names import ever
+from nvproxy_model.drivers.names import allocation, ever
 from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
 from nvproxy_model.layout import Layout
 from nvproxy_model.policy.decision import Decision, Facts, Verdict, Why
@@ -109,6 +109,7 @@ def _answer(policy: Policy, call: Call) -> dict[str, Any]:
             "driver": policy_upstream.driver(call.table, name),
         },
         "decoded": _decoded(call),
+        "allocated": allocation(call.number) if call.table == "alloc" else None,
         "as_status": status_note(call.number) if call.table != "control" else None,
         "nearest": []
         if shown is not None or decision.allowed
@@ -298,6 +299,8 @@ def _text(head: str, answers: list[dict[str, Any]]) -> Iterator[str]:
             window = f", window {made['window']}" if made["window"] else ""
             hclass = " ".join(filter(None, (f"{made['class']:#x}", made["class_name"])))
             yield f"  number     class {hclass}, category {made['category']:#x}, id {made['id']:#x}{window}"
+        if answer["allocated"] is not None:
+            yield f"  allocated  {answer['allocated']['says']}"
         if answer["nearest"]:
             yield f"  nearest    {', '.join(format(row['number'], '#x') + ' ' + row['name'] for row in answer['nearest'])}"
         if answer["as_status"] is not None:
