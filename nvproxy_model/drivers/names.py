@@ -31,40 +31,34 @@ _GENERATION: Final = re.compile(
     r"|NV01(?!_ALLOC_)|NV04(?=_DISPLAY_COMMON$|_SOFTWARE_TEST$|_MEMORY$))_(?!\w*_MESSAGE_ID)[A-Z0-9_]+"
 )
 """A class named for the generation that brought it. Most NV04_ names, and two of NV01_, are functions of nvos.h."""
-_PLAIN: Final = frozenset(
-    {
-        "ACCESS_COUNTER_NOTIFY_BUFFER",
-        "MMU_FAULT_BUFFER",
-        "MMU_VIDMEM_ACCESS_BIT_BUFFER",
-        "MPS_COMPUTE",
-        "NVENC_SW_SESSION",
-        "NVFBC_SW_SESSION",
-        "NV_CE_UTILS",
-        "NV_CONFIDENTIAL_COMPUTE",
-        "NV_COUNTER_COLLECTION_UNIT",
-        "NV_EVENT_BUFFER",
-        "NV_EVENT_BUFFER_BIND",
-        "NV_IMEX_SESSION",
-        "NV_MEMORY_EXPORT",
-        "NV_MEMORY_FABRIC",
-        "NV_MEMORY_FABRIC_IMPORTED_REF",
-        "NV_MEMORY_FABRIC_IMPORT_V2",
-        "NV_MEMORY_MAPPER",
-        "NV_MEMORY_MULTICAST_FABRIC",
-        "NV_SEMAPHORE_SURFACE",
-        "PHYSICAL_CHANNEL_GPFIFO",
-        "RM_USER_SHARED_DATA",
-        "UVM_CHANNEL_RETAINER",
-    }
-)
-"""Classes of the driver's list (resource_list.h) and its class headers whose names have neither form."""
+_UNLISTED: Final = frozenset(("NV_EVENT_BUFFER_BIND", "NVFBC_SW_SESSION"))
+"""Classes of class headers whose names have neither form, and that are in no release's list of resources."""
+
+
+@cache
+def _listed() -> Mapping[int, Mapping[str, str]]:
+    """Class -> the recorded releases whose list of resources (resource_list.h) has it, in order of ancestry -> its name there."""
+    facts = recorded.load()
+    found: dict[int, dict[str, str]] = {}
+    for version in facts.versions:
+        privileges = facts.privileges(version)
+        for number, entry in privileges.classes.items() if privileges is not None else ():
+            found.setdefault(number, {})[version] = entry.name
+    return found
+
+
+@cache
+def _listed_names() -> frozenset[str]:
+    return frozenset(name for names in _listed().values() for name in names.values())
 
 
 def _is_class(name: str, number: int) -> bool:
     numbered = _NUMBERED.fullmatch(name)
     if numbered is not None:
         return number == int(numbered[1], 16) and number > 0
-    return 0 < number <= 0xFFFF and (name in _PLAIN or _GENERATION.fullmatch(name) is not None)
+    if name in _UNLISTED or name in _listed_names():
+        return True
+    return 0 < number <= 0xFFFF and _GENERATION.fullmatch(name) is not None
 
 
 class CallNames:
@@ -104,7 +98,7 @@ class CallNames:
         """The table in which a constant would stand, or None if it is not a call's number."""
         if name.startswith("NV_ESC_"):
             return "frontend"
-        if name.startswith("UVM_") and name not in _PLAIN:
+        if name.startswith("UVM_") and name not in _listed_names():
             return "uvm" if self.is_uvm(name) else None
         if _CONTROL.match(name):
             return "control" if self.is_control(name, number) else None
@@ -154,8 +148,9 @@ def ever() -> CallNames:
         for name in facts.names("constants")
         for value in {value for _, value in facts.runs("constants", name) if value is not None}
     )
+    listed = ((name, number) for number, names in _listed().items() for name in names.values())
     params = {name: str(struct) for name in facts.names("params") if (struct := _newest("params", name)) is not None}
-    return CallNames(tuple(constants), params, dict.fromkeys(facts.names("structs")))
+    return CallNames((*constants, *set(listed)), params, dict.fromkeys(facts.names("structs")))
 
 
 def _newest(table: str, name: str) -> Any:
@@ -216,18 +211,6 @@ def users_of(struct: str) -> tuple[tuple[Table, int], ...] | None:
     return tuple(found)
 
 
-@cache
-def _listed() -> Mapping[int, tuple[str, ...]]:
-    """Class -> the recorded releases whose resource list has it, in order of ancestry."""
-    facts = recorded.load()
-    found: dict[int, list[str]] = {}
-    for version in facts.versions:
-        privileges = facts.privileges(version)
-        for number in privileges.classes if privileges is not None else ():
-            found.setdefault(number, []).append(version)
-    return {number: tuple(versions) for number, versions in found.items()}
-
-
 def allocation(hclass: int) -> dict[str, Any]:
     """Whether the driver allocates a class: what its list of resources says (resource_list.h), over all recorded releases.
 
@@ -235,7 +218,7 @@ def allocation(hclass: int) -> dict[str, Any]:
     no longer do. ``says``: the same in words.
     """
     facts = recorded.load()
-    having = _listed().get(hclass, ())
+    having = _listed().get(hclass, {})
     told = [version for version in facts.versions if facts.privileges(version) is not None]
     first = [version for version in having if facts.parent(version) not in having]
     gone = [version for version in told if version not in having and facts.parent(version) in having]

@@ -13,9 +13,8 @@ UNPUBLISHED = {
     "NV2080_CTRL_CMD_GPU_ACQUIRE_COMPUTE_MODE_RESERVATION",
     "NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION",
     "NV_EVENT_BUFFER_CTRL_CMD_NULL",
-    "NV01_ROOT",
 }
-"""Names that no public header gives a number, and NV01_ROOT, whose number is 0."""
+"""Names that no public header gives a number."""
 
 
 def test_the_tables_names_are_the_headers() -> None:
@@ -58,6 +57,19 @@ def test_the_tables_names_are_the_headers() -> None:
 )
 def test_the_name_of_a_number(table: str, number: int, name: str | None) -> None:
     assert names.ever().name(table, number) == name
+
+
+def test_the_drivers_own_classes_are_classes() -> None:
+    """resource_list.h of every recorded release: each class has a name, and it is one that the driver gives it."""
+    recorded = facts.load()
+    seen = set()
+    for version in recorded.versions:
+        privileges = recorded.privileges(version)
+        assert privileges is not None
+        for number, entry in privileges.classes.items():
+            assert entry.name in names.ever().all("alloc", number)
+            seen.add(number)
+    assert len(seen) > 150
 
 
 def test_a_class_header_names_its_number_twice() -> None:
