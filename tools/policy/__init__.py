@@ -194,7 +194,7 @@ PROGRAM = Program(
                 127: "CMD is not there",
             },
             (
-                driver("host", "whose rules: the machine's driver, or a release with the same layouts (default: host)"),
+                driver("whose rules: those of the machine's driver, or of a release with the same layouts (default: host)"),
                 CAPS,
                 PROFILE,
                 ALLOW_UNSUPPORTED,

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from nvproxy_model import versions
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.fields import CStruct
 from nvproxy_model.live import Broker, NotifyError, Report, StartError
@@ -17,7 +18,8 @@ from nvproxy_model.live.broker import Recorder
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import fail
-from nvproxy_model.tools.output import versions, warn
+from nvproxy_model.tools.output import versions as produced_by
+from nvproxy_model.tools.output import warn
 from nvproxy_model.tools.policy.shared import caps_of, node_of
 from nvproxy_model.trace.decode.catalog import TABLES, Catalog
 from nvproxy_model.trace.format import Header, writing
@@ -36,7 +38,10 @@ _KINDS: Final[Mapping[str, str]] = {name: kind for kind, name in TABLES.items()}
 
 def run(args: argparse.Namespace) -> int:
     """Run the program; its exit status, or one of ours."""
-    host = node_of("host", allow_unsupported=True).name
+    loaded = versions.host()
+    if loaded is None:
+        fail("this machine has no NVIDIA driver loaded (/proc/driver/nvidia/version)")
+    host = node_of(loaded, allow_unsupported=True).name
     policy = _policy(args, host)
     for path in (args.record, args.report):
         if path is not None and not path.absolute().parent.is_dir():
@@ -70,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _policy(args: argparse.Namespace, host: str) -> Policy:
-    node = node_of(args.driver, allow_unsupported=args.allow_unsupported)
+    node = node_of(args.driver or host, allow_unsupported=args.allow_unsupported)
     windows = args.windows
     if windows not in ("allow", "deny"):
         try:
@@ -148,7 +153,7 @@ def _show(report: Report, args: argparse.Namespace) -> None:
     text = (
         report.markdown()
         if args.report.suffix == ".md"
-        else json.dumps({"schema": document["schema"], "produced_by": versions(), **document}, indent=2) + "\n"
+        else json.dumps({"schema": document["schema"], "produced_by": produced_by(), **document}, indent=2) + "\n"
     )
     try:
         args.report.write_text(text, "utf-8", "surrogateescape")
