@@ -18,6 +18,7 @@ __all__ = [
     "graphics",
     "ioctl_kind",
     "kind_on",
+    "node",
     "nvidia",
 ]
 
@@ -66,6 +67,29 @@ def nvidia(path: str | None) -> bool:
 def graphics(path: str | None) -> bool:
     """Whether a node belongs to another driver of a GPU: the kernel's DRM, or WSL's."""
     return path is not None and (path.startswith("/dev/dri/") or path == "/dev/dxg")
+
+
+_NODE: Final = re.compile(r"(?:/[^/]+)*?(/dev/(?:nvidia|dri/|dxg).*)")
+_MAJOR: Final = 195
+"""Documentation/admin-guide/devices.txt: nvidia0 to nvidia253, nvidia-modeset (254), nvidiactl (255)."""
+_MINORS: Final = {254: "/dev/nvidia-modeset", 255: "/dev/nvidiactl"}
+_CHAR: Final = re.compile(r"char ([0-9]{1,5}):([0-9]{1,7})")
+
+
+def node(path: str) -> str | None:
+    """The device node that a path or ``char MAJOR:MINOR`` stands for, or the path as it is; None for another description of a file.
+
+    A node below another root, as a tracer outside a container sees it, and one that was deleted are the node.
+    """
+    number = _CHAR.fullmatch(path)
+    if number is not None:
+        minor = int(number[2])
+        return _MINORS.get(minor, f"/dev/nvidia{minor}") if int(number[1]) == _MAJOR else None
+    if not path.startswith("/"):
+        return None
+    path = path.removesuffix(" (deleted)")
+    below = _NODE.fullmatch(path) if "/dev/" in path else None
+    return below[1] if below is not None else path
 
 
 _BITS: Final = 5

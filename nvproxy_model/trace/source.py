@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
@@ -118,4 +119,9 @@ def open_source(*paths: Path | str, kind: str | None = None) -> Source:
                 return Reader(path)
         except OSError as error:
             raise TraceError(f"{printable(str(path))}: {error.strerror or error}") from None
+    if kind is None and len(paths) > 1:
+        for path in paths:
+            with contextlib.suppress(OSError):
+                if _is_trace(Path(path)):
+                    raise TraceError(f"{printable(str(path))}: a trace: several files can only be logs of one run")
     return Log(*paths, kind=kind)

@@ -28,7 +28,7 @@ _SAMPLE: Final = 20_000
 def problems(name: str, found: Problems) -> None:
     """Each on standard error, one line."""
     for text in found.texts(name):
-        print(f"nvproxy-trace: {text}", file=sys.stderr)
+        print(f"nvproxy-trace: {printable(text)}", file=sys.stderr)
 
 
 class Files:

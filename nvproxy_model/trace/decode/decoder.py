@@ -128,7 +128,10 @@ class Decoder:
             out["status_name"] = self.catalog.statuses.get(status)
         notes: list[str] = []
         if rec.kind == "other":
-            notes.append("a device of another kind: its calls are not decoded")
+            other = ioctl.foreign(rec.req)
+            notes.append(
+                f"{f'a request of {other}' if other else 'a device of another kind'}: its calls are not decoded"
+            )
         else:
             self._argument(rec, outer, out, notes)
             if rec.kind in ("control", "alloc"):

@@ -32,7 +32,7 @@ _ESCAPE: Final = re.compile(
 )
 _REQUEST: Final = re.compile(rf"frontend ioctl (?P<request>{_HEX})$")
 _UVM: Final = re.compile(rf"uvm ioctl (?:(?P<decimal>\d{{1,10}}) = )?(?P<number>{_HEX})")
-_CONTROL: Final = re.compile(rf"control command (?P<number>{_HEX})(?P<rest>, object|$|\s|>|…|\.\.\.)")
+_CONTROL: Final = re.compile(rf"control command (?P<number>{_HEX})(?![0-9a-fA-F])")
 _ALLOC: Final = re.compile(rf"allocation class (?P<number>{_HEX})")
 _DRIVER_FAILED: Final = re.compile(rf"(?:frontend |uvm )ioctl failed: status=(?P<status>{_HEX})")
 _OWN_FAILED: Final = re.compile(rf"(?P<what>.{{0,120}}?internally failed): status=(?P<status>{_HEX})")

@@ -8,6 +8,8 @@ what a line says is the business of the reader that gets it.
 from __future__ import annotations
 
 import codecs
+import csv
+import html
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -109,6 +111,8 @@ _ESCAPE: Final = re.compile(
 
 def _plain(text: str) -> str:
     text = text.strip("\r\ufeff\0")
+    if "&quot;" in text or "&gt;" in text or "&#34;" in text:
+        text = html.unescape(text)
     return _ESCAPE.sub("", text) if "[" in text or "]" in text or "\x1b" in text else text
 
 
@@ -157,11 +161,28 @@ def _strings(value: Any, depth: int = 0) -> Iterator[str]:
             yield from (text for text in _strings(item, depth + 1) if _LOG.search(text))
 
 
+_MESSAGE: Final = re.compile(r'(?:^|\s)(?:msg|message)=("(?:[^"\\]|\\.)*")')
+"""logfmt, as containerd and dockerd write it."""
+
+
+_CSV: Final = re.compile(r'(?:[^"(]{0,512},)?"')
+
+
+def _cells(text: str) -> list[str]:
+    """The cells of a line of CSV that hold a log line."""
+    try:
+        return [cell for cell in next(csv.reader([text]), []) if _LOG.search(cell)]
+    except csv.Error:
+        return []
+
+
 def _envelope(text: str) -> tuple[list[str], bool] | None:
     """The lines in a JSON envelope and whether the last one is whole; None for a text that is not one."""
-    field = _FIELD.fullmatch(text)
+    field = _FIELD.fullmatch(text) or _MESSAGE.search(text)
     if field is not None:
         source = field[1]
+    elif _CSV.match(text):
+        return (cells, True) if len(cells := _cells(text)) == 1 and cells[0] != text else None
     else:
         source = text.strip().rstrip(",")
         if source.startswith(("[{", "[ {")) and not source.endswith("]"):

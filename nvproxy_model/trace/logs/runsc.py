@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from nvproxy_model.trace.devices import graphics, nvidia
+from nvproxy_model.trace.devices import graphics, node, nvidia
 
 __all__ = ["Call", "call", "is_line"]
 
@@ -18,7 +18,7 @@ _NAMES: Final = "ioctl|openat2?|open|close|dup[23]?|fcntl|mmap"
 _LINE: Final = re.compile(rf"(?:^|\s)(?P<way>[EX]) (?P<name>{_NAMES})\((?P<args>.*)", re.DOTALL)
 _PASTED: Final = re.compile(r"^(?P<way>)(?P<name>ioctl)\((?P<args>0x[0-9a-f]{1,16} /dev/.*)", re.DOTALL)
 """An ioctl as people quote it, without the process in front."""
-_FD: Final = re.compile(r"(?P<fd>0x[0-9a-f]{1,16}) (?P<path>/[^,]*|\(bad FD\)|[^,/]+:[^,]*)")
+_FD: Final = re.compile(r"(?P<fd>0x[0-9a-f]{1,16}) (?P<path>/[^,)]*(?: \(deleted\))?|\(bad FD\)|[^,/()]+:[^,)]*)(?=[,)]|$)")
 _NUMBER: Final = re.compile(r", (?P<number>0x[0-9a-fA-F]{1,16})(?=[,)])")
 _OPENED: Final = re.compile(
     r"(?:(?:AT_FDCWD|0x[0-9a-f]{1,16}) [^,]*, )?0x[0-9a-f]{1,16} (?P<path>/[^,]*), (?P<flags>[^,)]*)"
@@ -67,8 +67,10 @@ def call(text: str) -> Call | None:
 
 def _node(path: str) -> str | None:
     """A device node that a trace holds, or None."""
-    if not (nvidia(path) or graphics(path)):
+    found = node(path)
+    if found is None or not (nvidia(found) or graphics(found)):
         return None
+    path = found
     if len(path) > _PATH:
         raise ValueError("a path that is longer than any")
     return path
@@ -93,7 +95,7 @@ def _on_descriptor(name: str, args: str) -> dict[str, Any] | None:
             raise ValueError("an mmap that is not whole")
         where = pieces[4]
     match = _FD.match(where)
-    path = _node(match["path"].rstrip(")")) if match else None
+    path = _node(match["path"]) if match else None
     if match is None or path is None:
         if match is None and "/dev/nvidia" in where:
             raise ValueError("a descriptor that is not a number")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from nvproxy_model import ioctl
 from nvproxy_model.abi.escapes import NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL
-from nvproxy_model.trace.devices import DescriptorMap, graphics, kind_on, nvidia
+from nvproxy_model.trace.devices import DescriptorMap, graphics, kind_on, node, nvidia
 from nvproxy_model.trace.format import UNFINISHED
 from nvproxy_model.trace.lines import Problems
 from nvproxy_model.trace.logs.prefixes import Clock, Line
@@ -48,6 +48,10 @@ _WAITING_TEXT: Final = 1 << 14
 _TASKS: Final = 1 << 16
 _DESCRIPTORS: Final = 1 << 18
 """Open files of all processes together that are remembered."""
+
+
+_PID: Final = re.compile(r"\[pid\s+(\d{1,30})\b")
+"""strace's process column behind a prefix that the common grammar does not know."""
 
 
 class _Process:
@@ -142,7 +146,8 @@ class _Reader:
             self.problems.add(line.number, str(error))
 
     def call(self, line: Line, body: str) -> Iterator[Fields]:
-        tid = int(line.pid or 0)
+        pid = _PID.search(line.body, 0, len(line.body) - len(body)) if line.pid is None else None
+        tid = int(line.pid or (pid[1] if pid else 0))
         resumed = RESUMED.match(body)
         if resumed is not None:
             name, rest = resumed[1], body[resumed.end() :].lstrip(" ,")
@@ -247,8 +252,9 @@ class _Reader:
             path = f"{folder}/{path}"
         if path.startswith("/dev") and ("/." in path or "//" in path):
             path = posixpath.normpath(path)
-        if answer.path is not None and nvidia(answer.path):
-            path = path_text(answer.path)
+        path = node(path) or path
+        found = node(path_text(answer.path)) if answer.path is not None else None
+        path = found if found is not None and nvidia(found) else path
         ours = nvidia(path) or graphics(path)
         if len(path) > _PATH:
             raise Unreadable("a path that is longer than any")
@@ -273,7 +279,8 @@ class _Reader:
             raise Unreadable("a path that is longer than any")
         if fd is None:
             raise Unreadable("a descriptor that is out of range")
-        return fd, path_text(printed) if printed is not None else process.fds.get(fd)
+        path = node(path_text(printed)) if printed is not None else None
+        return fd, path if path is not None else process.fds.get(fd)
 
     def close(self, base: Fields, process: _Process, args: list[str], answer: Answer | None) -> Iterator[Fields]:
         if not args or answer is None or answer.ret is None:

@@ -249,3 +249,115 @@ def test_a_fork_shares_what_it_does_not_change(write: Write) -> None:
         (many - 1, 4, "/dev/nvidia0"),
         (1, 3, "/dev/nvidia0"),
     ]
+
+
+QUOTED = {
+    "logfmt": 'time="2026-09-15T10:11:12Z" level=debug msg={}',
+    "message": "level=debug message={} container=a",
+}
+
+
+@pytest.mark.parametrize("form", QUOTED)
+def test_logfmt(form: str, write: Write) -> None:
+    text = "\n".join(QUOTED[form].format(json.dumps(line)) for line in (OPENED, ASKED)) + "\n"
+    records, source = read(write(text))
+    assert (source.kind, source.problems.count, len(records)) == ("strace", 0, 2)
+
+
+def test_a_table_from_a_console(write: Write) -> None:
+    rows = [
+        "timestamp,severity,message",
+        *(f'2026-09-15T10:11:12Z,INFO,"{x}"' for x in (OPENED.replace('"', '""'), ASKED)),
+    ]
+    records, source = read(write("\n".join(rows) + "\n"))
+    assert (source.kind, source.problems.count, len(records)) == ("strace", 0, 2)
+
+
+def test_a_page_s_source(write: Write) -> None:
+    records, source = read(write("\n".join((OPENED, ASKED)).replace('"', "&quot;") + "\n"))
+    assert (source.kind, source.problems.count, len(records)) == ("strace", 0, 2)
+
+
+def test_output_of_the_program_before_a_call(write: Write) -> None:
+    records, _ = read(write(f"half a line[pid   77] {OPENED}\n[pid 77] {ASKED}\n"))
+    assert [(r["pid"], r.get("dev")) for r in records] == [(77, None), (77, CTL)]
+
+
+@pytest.mark.parametrize(
+    ("printed", "device"),
+    [
+        ("3</dev/nvidia0>", "/dev/nvidia0"),
+        ("3</dev/nvidia0<char 195:0>>", "/dev/nvidia0"),
+        ("3</dev/nvidia0<char 195:0>>(deleted)", "/dev/nvidia0"),
+        ("3</dev/nvidia0 (deleted)>", "/dev/nvidia0"),
+        ("3<char 195:7>", "/dev/nvidia7"),
+        ("3<char 195:255>", CTL),
+        ("3</proc/71/root/dev/nvidia0>", "/dev/nvidia0"),
+        ("3</run/c/rootfs/dev/nvidia-caps/nvidia-cap1>", "/dev/nvidia-caps/nvidia-cap1"),
+        ("3<anon_inode:[x]>", CTL),
+        ("3", CTL),
+    ],
+)
+def test_what_stands_behind_a_descriptor(printed: str, device: str, write: Write) -> None:
+    """strace -y and -yy, of a container too; what it cannot name is what the log opened."""
+    records, _ = read(write(f"{OPENED}\nioctl({printed}, 0xc00446c9, 0x7ffc) = 0\n"))
+    assert records[1]["dev"] == device
+
+
+def test_another_file_in_its_place(write: Write) -> None:
+    records, _ = read(
+        write(f"{OPENED}\nioctl(3</tmp/x>, 0xc00446c9, 0x7ffc) = 0\nioctl(3<char 1:3>, 0x5401, 0x7ffc) = 0\n")
+    )
+    assert [r.get("key") for r in records] == [None, "0x5401"]
+
+
+@pytest.mark.parametrize(
+    ("opened", "path"),
+    [
+        ('openat(3</dev>, "nvidia0", O_RDWR)', "/dev/nvidia0"),
+        ('openat(AT_FDCWD</dev>, "nvidiactl", O_RDWR)', CTL),
+        ('openat(AT_FDCWD, "/dev/../dev//nvidia0", O_RDWR)', "/dev/nvidia0"),
+        (r'openat(AT_FDCWD, "\x2f\x64\x65\x76\x2f\x6e\x76\x69\x64\x69\x61\x30", O_RDWR)', "/dev/nvidia0"),
+        ('openat2(AT_FDCWD, "/dev/nvidia0", {flags=O_RDWR, resolve=0}, 24)', "/dev/nvidia0"),
+        ('openat(AT_FDCWD [u:r:t], "/dev/nvidia0" [u:r:d], O_RDWR)', "/dev/nvidia0"),
+    ],
+)
+def test_paths_in_their_forms(opened: str, path: str, write: Write) -> None:
+    records, _ = read(write(f"{opened} = 5\nioctl(5, 0xc00446c9, 0x7ffc) = 0\n"))
+    assert [r.get("path") or r["dev"] for r in records] == [path, path]
+
+
+def test_runsc_follows_copies_and_mappings(write: Write) -> None:
+    task = "I0915 10:11:12.032901     221 strace.go:605] [   2:   7] my prog X "
+    text = "\n".join(
+        task + line
+        for line in (
+            "dup(0x3 /dev/nvidiactl) = 9 (0x9) (1µs)",
+            "fcntl(0x3 /dev/nvidiactl, 0x406, 0x0) = 10 (0xa) (1µs)",
+            "fcntl(0x3 /dev/nvidiactl, 0x3, 0x0) = 2 (0x2) (1µs)",
+            "mmap(0x0, 0x1000, PROT_READ, MAP_SHARED, 0x4 /dev/nvidia0 (deleted), 0x2000) = 140000 (0x222e0) (1.5ms)",
+            "mmap(0x0, 0x1000, PROT_READ, MAP_SHARED, 0x4 /dev/nvidia0, 0x0) = -1 errno=12 (cannot allocate memory) (1s)",
+            "close(0x3 /dev/nvidiactl) = 0 (0x0) (1µs)",
+            "close(0x5 /tmp/x) = 0 (0x0) (1µs)",
+            "open(0x7f /dev/nvidia0, O_RDWR, 0o0) = -1 errno=13 (permission denied) (1µs)",
+        )
+    )
+    records, source = read(write(text + "\n"))
+    assert not source.problems.count
+    assert [(r["k"], r["fd"], r["ret"], r.get("err")) for r in records] == [
+        ("dup", 3, 9, None),
+        ("dup", 3, 10, None),
+        ("mmap", 4, 140000, None),
+        ("mmap", 4, -1, 12),
+        ("close", 3, 0, None),
+        ("open", -1, -1, 13),
+    ]
+    mapped = records[2]
+    assert (mapped["len"], mapped["off"], mapped["va"], mapped["dev"], mapped["d"]) == (
+        4096,
+        8192,
+        140000,
+        "/dev/nvidia0",
+        1_500_000,
+    )
+    assert {(r["pid"], r["tid"]) for r in records} == {(2, 7)}
