@@ -192,6 +192,7 @@ PROGRAM = Program(
                 Example("nvproxy-differ gvisor ~/src/gvisor --rev release-20240826.0 --json"),
                 Example("nvproxy-differ gvisor ~/src/gvisor --source ~/src/open-gpu-kernel-modules"),
                 Example("nvproxy-differ gvisor ~/src/gvisor --against model"),
+                Example("nvproxy-differ gvisor ~/src/gvisor --add 595.45.04", "what a pull request for it needs"),
                 Example("nvproxy-differ gvisor ~/src/gvisor --format sarif > nvproxy.sarif"),
             ),
             _EXITS,
@@ -205,11 +206,21 @@ PROGRAM = Program(
                 argument(
                     "--against", choices=("drivers", "model"), default="drivers", help="with what (default: drivers)"
                 ),
+                argument(
+                    "--add",
+                    metavar="V",
+                    help="print what the checkout needs for driver V: Go types, registrations, the description",
+                ),
+                argument(
+                    "--known",
+                    metavar="FILE",
+                    help="findings that are known, with a reason each (YAML); they do not count",
+                ),
                 argument("--notes", action="store_true", help="list notes too: worth knowing, but not a difference"),
                 *_SOURCES,
                 formats("markdown", "sarif"),
             ),
-            ("nvproxy-differ/gvisor/1",),
+            ("nvproxy-differ/gvisor/1", "nvproxy-differ/gvisor-add/1"),
         ),
         Command(
             "pin",
