@@ -44,7 +44,7 @@ WORDS: Mapping[str, str] = {
     KERNEL: "kernel clients only",
     INTERNAL: "the driver itself only",
     NOT_EXPORTED: "not exported",
-    DEPRECATED: "not exported: a deprecated form, which the driver converts before it looks the number up",
+    DEPRECATED: "not exported, a deprecated form that the driver converts first",
     UNSAID: "a class whose constructor decides",
 }
 """How a privilege reads."""
