@@ -38,6 +38,7 @@ ARROWS: dict[str, set[str]] = {
         "structs",
         "versions",
     },
+    "drivers.evidence": {"abi", "drivers.compare", "drivers.release", "errors", "fields", "rules", "versions"},
     "drivers.facts": {"drivers.parsing", "drivers.privileges", "drivers.release", "errors", "layout"},
     "drivers.gvisor": {
         "abi",
@@ -107,6 +108,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "tools.differ": {
         "drivers.compare",
+        "drivers.evidence",
         "drivers.facts",
         "drivers.gvisor",
         "drivers.parsing",

@@ -34,8 +34,9 @@ PROGRAM = Program(
             "check",
             "compare this model's structs and numbers with releases of the driver",
             "Compares every struct and number of the model with each release of driver_versions.yaml, or with those named. A "
-            "release that the table lacks is compared with the model of its nearest listed ancestor in git. A release without "
-            "a public source is reported as not checkable.",
+            "release that the table lacks is compared with the model of its nearest listed ancestor in git. A release that is "
+            "not in our facts is compared with an independent table where there is one (status agrees, which is less than same), "
+            "and is otherwise not checkable.",
             (
                 Example("nvproxy-differ check"),
                 Example("nvproxy-differ check 570.211.01 --source ~/open-gpu-kernel-modules"),
@@ -46,6 +47,7 @@ PROGRAM = Program(
                 argument(
                     "versions", nargs="*", metavar="VERSION", help="releases (default: all of driver_versions.yaml)"
                 ),
+                argument("--recorded", action="store_true", help="every recorded release, listed or not"),
                 *_SOURCES,
                 formats("markdown", "sarif"),
             ),
