@@ -107,6 +107,8 @@ ARROWS: dict[str, set[str]] = {
         "versions",
     },
     "tools.differ": {
+        "drivers.authority",
+        "drivers.names",
         "drivers.compare",
         "drivers.evidence",
         "drivers.facts",

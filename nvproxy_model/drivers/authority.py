@@ -24,6 +24,7 @@ from nvproxy_model.versions import DriverVersion
 
 __all__ = [
     "ARCHITECTURES",
+    "WORDS",
     "Authority",
     "Change",
     "Missing",
@@ -31,8 +32,11 @@ __all__ = [
     "ask",
     "changes",
     "chips_in_words",
+    "classes_with_row",
     "classes_without_row",
     "controls_without_row",
+    "listed_for",
+    "missing_as_json",
     "recorded_for",
 ]
 
@@ -251,6 +255,24 @@ def classes_without_row(found: Privileges, node: DriverVersion, chip: str | None
         and entry.chips
         and (chip is None or chip in entry.chips or entry.chips == ("all",))
     ]
+
+
+def classes_with_row(found: Privileges, node: DriverVersion, chip: str) -> list[Rule]:
+    """Rows of classes that a chip has, by number; generic classes, which every chip has, are among them."""
+    rows = active(ALLOC, node)
+    has = (entry for entry in found.classes.items() if entry[1].chips and {chip, "all"} & set(entry[1].chips))
+    return [rows[number] for number, _ in sorted(has) if number in rows and not rows[number].rejected]
+
+
+def missing_as_json(missing: Missing) -> dict[str, Any]:
+    """One number without a row as JSON-able data."""
+    return {
+        "number": missing.number,
+        "name": missing.name,
+        "struct": missing.struct,
+        "handle": missing.handle,
+        "chips": None if missing.chips is None else list(missing.chips),
+    }
 
 
 def listed_for(version: str, parent: Callable[[str], str | None]) -> DriverVersion | None:

@@ -128,7 +128,7 @@ PROGRAM = Program(
         ),
         Command(
             "audit",
-            "list the fields that carry an fd, a pointer, a pid or a host address",
+            "list the fields that carry an fd, a pointer, a pid, a host address, a client or a GPU's identity",
             "Lists every field that can carry an fd, a pointer, a pid or a host address, the evidence for each (its role, "
             "its type, the curated list with the driver function that consumes it, the driver's own list of embedded "
             "copies, its name) and what the model does with it. Fails when an admitted struct has one that nobody "
@@ -137,6 +137,7 @@ PROGRAM = Program(
                 Example("nvproxy-differ audit"),
                 Example("nvproxy-differ audit --driver 580.126.20 --json"),
                 Example("nvproxy-differ audit --driver 595.45.04 --all"),
+                Example("nvproxy-differ audit --driver 610.57.04 --privilege"),
             ),
             _EXITS,
             (
@@ -145,9 +146,33 @@ PROGRAM = Program(
                 argument(
                     "--all", action="store_true", help="every struct of the headers, not only those in the tables"
                 ),
+                argument(
+                    "--privilege",
+                    action="store_true",
+                    help="instead: rows that need an administrator, and what any user may call that has no row",
+                ),
                 formats(),
             ),
-            ("nvproxy-differ/audit/1",),
+            ("nvproxy-differ/audit/1", "nvproxy-differ/privilege/1"),
+        ),
+        Command(
+            "coverage",
+            "list the classes of a chip, and which of them have no row",
+            "From the driver's own lists of classes by chip (they say which chip lacks a class from 580.65.06 on): the classes of "
+            "one chip, or of every chip in numbers, that any user may allocate, and which of them the tables lack.",
+            (
+                Example("nvproxy-differ coverage"),
+                Example("nvproxy-differ coverage --chip GB100"),
+                Example("nvproxy-differ coverage --chip AD102 --driver 580.65.06 --json"),
+            ),
+            {0: "every class has a row", 1: "some class has none", 2: "could not tell"},
+            (
+                argument("--chip", metavar="CHIP", help="a chip, such as GB100"),
+                driver(help="a release (default: the newest that is recorded and listed)"),
+                *_SOURCES,
+                formats(),
+            ),
+            ("nvproxy-differ/coverage/1",),
         ),
         Command(
             "place",
