@@ -24,6 +24,8 @@ from nvproxy_model.versions import DriverVersion
 
 __all__ = [
     "ARCHITECTURES",
+    "DEPRECATED",
+    "NOT_EXPORTED",
     "WORDS",
     "Authority",
     "Change",
