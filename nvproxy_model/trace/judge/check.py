@@ -392,6 +392,8 @@ class Check:
             rule = decision.rule or self.catalog.rules(rec.kind).get(rec.key)
             caps = rule.caps.names if rule is not None else ()
         note = NOTES.get((rec.kind, rec.key)) if group not in ("admitted", "window") else None
+        if decision is not None and decision.why is Why.PENDING and decision.facts is not None:
+            note = f"{decision.why.value}: {decision.facts.field}"
         name = self.catalog.name(rec.kind, rec.key)
         return Row(rec.kind, rec.key, name, group, reason, self._terms, caps=caps, note=note)
 

@@ -15,6 +15,7 @@ import pytest
 
 from nvproxy_model import versions
 from nvproxy_model.caps import SUPPORTED, Caps
+from nvproxy_model.followed import is_pending
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.judge.check import Check, every_release, minimal_caps
@@ -64,7 +65,7 @@ def from_tables(trace: Path, policy: Policy) -> Counter[tuple[str, str, int, str
             group = "refused-outside-too" if same else "capability"
         elif kind == "control" and (number & 0x8000 or number >> 16 == 0x2081):
             group = "window"
-        elif rule is None:
+        elif rule is None or is_pending(rule.later):
             group = "refused-outside-too" if same else "unknown"
         elif rule.rejected:
             group = "refused-outside-too" if same else "always-refused"
