@@ -366,3 +366,19 @@ def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.delenv("NO_COLOR")
     assert bold("x") == "x"
+
+
+def test_a_trace_of_too_many_drivers_and_of_one_that_is_none(run: Run, tmp_path: Path) -> None:
+    """A decoder is made for each driver that a header names, and not for as many as a hostile trace likes."""
+    lines = []
+    for i in range(200):
+        head = {"schema": "nvproxy-trace/1", "driver": "none" if i == 3 else f"570.{i + 1}.01", "recorder": "preload"}
+        opened = {"k": "open", "t": 0, "pid": 1, "tid": 1, "fd": 3, "ret": 3, "path": "/dev/nvidia0"}
+        lines += [json.dumps(each) for each in (head, opened, {"k": "end", "records": 1})]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    status, out, err = run("decode", str(path))
+    assert status == 2
+    assert out.count(" open ") == 16
+    assert f"{path}:11: driver none: not a version" in err
+    assert run("decode", str(path), "--driver", "570.124.06")[1].count(" open ") == 200
