@@ -19,7 +19,9 @@ UNPUBLISHED = {
 
 def test_the_tables_names_are_the_headers() -> None:
     newest = max(facts.load().versions, key=lambda version: [int(part) for part in version.split(".")])
-    since = {rule.name for rows in abi.TABLES.values() for rule in rows if all(node > newest for node in rule.since or ())}
+    since = {
+        rule.name for rows in abi.TABLES.values() for rule in rows if all(node > newest for node in rule.since or ())
+    }
     wrong = {
         rule.name
         for table, rows in abi.TABLES.items()

@@ -50,6 +50,12 @@ INCLUDE_PATH = (
 )
 EMBEDDED = "src/nvidia/src/kernel/rmapi/embedded_param_copy.c"
 
+MAX_MEMBERS = 4096
+"""Members of a record, counted with those of the records in it; the largest of any release has 350.
+
+In a chain of structs, each of which holds the one before twice, the count doubles with each; a comparison looks at all.
+"""
+
 ABI_DIRECTORIES = INCLUDE_PATH
 """The directories of a tree that hold headers which the ABI headers include; the SDK's has folders below it."""
 
@@ -165,13 +171,6 @@ def prepare(path: str, text: bytes) -> bytes:
     if path.startswith(f"{SDK}/class/") and _BIT_RANGE.search(text) and not _RECORD.search(text):
         return _METHOD.sub(b"", text)
     return text
-
-
-MAX_MEMBERS = 4096
-"""Members of a record, counted with those of the records in it; the largest of any release has 350.
-
-Without it a chain of structs that each hold the one before twice would cost whoever compares them 2 to the chain's length.
-"""
 
 
 @dataclass(frozen=True, slots=True)

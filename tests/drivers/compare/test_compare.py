@@ -107,6 +107,39 @@ CASES = {
         "NvU32 a; NvBool c; NvU64 b;",
         [("field-added", "added-in-padding", "S.c", None, "NvBool")],
     ),
+    "a member that fills a hole exactly": (
+        "NvU32 a; NvU64 b;",
+        "NvU32 a; NvU32 c; NvU64 b;",
+        [("field-added", "added-in-padding", "S.c", None, "NvU32")],
+    ),
+    "a member that fills the padding at the end": (
+        "NvU64 b; NvU32 a;",
+        "NvU64 b; NvU32 a; NvU32 c;",
+        [("field-added", "added-in-padding", "S.c", None, "NvU32")],
+    ),
+    "only the alignment": (
+        "NvU64 a; NvU64 b;",
+        "NvU64 a NV_ALIGN_BYTES(16); NvU64 b;",
+        [("field-retyped", "type-changed", "S", 8, 16)],
+    ),
+    "a member that came to stand in a union, and has another size": (
+        "NvU32 x; NvU64 z;",
+        "union { NvU64 x; NvU8 y; } u; NvU64 z;",
+        [
+            ("field-removed", "removed", "S.x", "NvU32", None),
+            ("field-added", "replaced", "S.u", None, "<union>"),
+            ("field-added", "replaced", "S.u.x", None, "NvU64"),
+            ("field-added", "replaced", "S.u.y", None, "NvU8"),
+        ],
+    ),
+    "a member of a union on one side only": (
+        "union { NvU32 x; NvU64 y; }; NvU64 z;",
+        "NvU64 x; NvU64 z;",
+        [
+            ("field-resized", "resized-in-place", "S.x", 4, 8),
+            ("field-removed", "removed", "S.<union@0>.y", "NvU64", None),
+        ],
+    ),
     "union member grown": (
         "NvU32 k; union { NvU8 x[4]; NvU8 y[16]; } u;",
         "NvU32 k; union { NvU8 x[8]; NvU8 y[16]; } u;",
@@ -218,6 +251,25 @@ PARAMS = "typedef struct { NvU32 a; NvU32 b; } %s;\n"
         ("", command(A, 0x20818001), [("constant-added", "window-entered", A, None, 0x20818001)]),
         ("", command(A, 0x20801301), [("constant-added", "added", A, None, 0x20801301)]),
         (command(A, 0x20801301), "", [("constant-removed", "removed", A, 0x20801301, None)]),
+        # A new command takes an old number, while the old command lives on under another.
+        (
+            PARAMS % "NV2080_CTRL_FB_A_PARAMS" + command(A, 0x20801301),
+            PARAMS % "NV2080_CTRL_FB_A_PARAMS"
+            + command(A, 0x20801302)
+            + PARAMS % "NV2080_CTRL_FB_B_PARAMS"
+            + command(B, 0x20801301),
+            [
+                ("struct-added", "added", "NV2080_CTRL_FB_B_PARAMS", None, 8),
+                ("constant-changed", "renumbered", A, 0x20801301, 0x20801302),
+                ("constant-added", "number-reused", B, None, 0x20801301),
+            ],
+        ),
+        # A command moves to a number that an alias has, and keeps.
+        (
+            command(A, 0x20801301) + command(B, 0x20801302),
+            command(A, 0x20801302) + command(B, 0x20801302),
+            [("constant-changed", "renumbered", A, 0x20801301, 0x20801302)],
+        ),
         ("#define LIMIT 4\n", "#define LIMIT 5\n", [("constant-changed", "renumbered", "LIMIT", 4, 5)]),
         ("enum E { ONE = 1 };", "enum E { ONE = 2 };", [("constant-changed", "enum-moved", "ONE", 1, 2)]),
         (
@@ -252,6 +304,16 @@ def test_verdicts(base: str, following: str, expected: str) -> None:
     compared = compare_releases(release(struct(base)), release(struct(following)))
     assert compared.verdict == expected
     assert compared.different == (expected in ("additive", "breaking"))
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_struct_under_another_name_is_a_rename_unless_it_is_one_scalar(members: int) -> None:
+    body = "".join(f"NvU32 m{number}; " for number in range(members))
+    one, other = (f"typedef struct {{ {body}}} {name};" for name in ("OLD", "NEW"))
+    found = compare_releases(release(one), release(other)).findings
+    expected = {"renamed"} if members > 1 else {"removed", "added"}
+    assert {(f.name, f.kind) for f in found} == {("OLD", "struct-removed"), ("NEW", "struct-added")}
+    assert {f.class_ for f in found} == expected
 
 
 def test_a_pointer_in_padding_is_not_additive() -> None:

@@ -17,7 +17,9 @@ FACTS = facts.load()
 
 def _unlisted() -> list[tuple[str, str]]:
     pairs = ((model_release(version, FACTS.parent), version) for version in FACTS.versions)
-    return [(base, version) for base, version in pairs if base is not None and base != version and base in FACTS.versions]
+    return [
+        (base, version) for base, version in pairs if base is not None and base != version and base in FACTS.versions
+    ]
 
 
 @pytest.mark.parametrize(("base", "version"), _unlisted())
