@@ -59,6 +59,7 @@ struct ipc {
 	X(cuIpcOpenEventHandle, (void **, struct ipc))                                                     \
 	X(cuEventCreate, (void **, unsigned int))                                                          \
 	X(cuEventRecord, (void *, void *))                                                                 \
+	X(cuEventQuery, (void *))                                                                          \
 	X(cuStreamCreate, (void **, unsigned int))                                                         \
 	X(cuStreamSynchronize, (void *))                                                                   \
 	X(cuStreamBeginCapture_v2, (void *, int))                                                          \
@@ -79,9 +80,15 @@ static u64 handles[SLOTS], addresses[SLOTS];
 static size_t sizes[SLOTS], granule;
 static int device;
 static struct properties properties = { .type = 1, .handle_types = POSIX_FD, .location = { 1, 0 } };
-static void *stream, *graph;
+static void *stream, *graph, *event;
 
-static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nothing()\n{\n\tret;\n}\n";
+static const char ptx[] =
+	".version 7.0\n.target sm_50\n.address_size 64\n"
+	".visible .entry nothing()\n{\n\tret;\n}\n"
+	".visible .entry spin(.param .u64 ns)\n{\n\t.reg .u64 %r<4>;\n\t.reg .pred %p;\n"
+	"\tld.param.u64 %r1, [ns];\n\tmov.u64 %r2, %globaltimer;\n"
+	"again:\n\tmov.u64 %r3, %globaltimer;\n\tsub.u64 %r3, %r3, %r2;\n\tsetp.lt.u64 %p, %r3, %r1;\n"
+	"\t@%p bra again;\n\tret;\n}\n";
 
 static double now(void)
 {
@@ -235,6 +242,19 @@ static int measure(void)
 	return cuMemAddressFree(base, MAPS * granule);
 }
 
+/* Work for half a second, and the event after it. */
+static int record(void)
+{
+	void *module, *function;
+	u64 ns = 500000000;
+	void *parameters[] = { &ns };
+
+	TRY(cuModuleLoadData(&module, ptx));
+	TRY(cuModuleGetFunction(&function, module, "spin"));
+	TRY(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+	return cuEventRecord(event, NULL);
+}
+
 static void run(const char *line)
 {
 	char command[32] = "";
@@ -314,7 +334,6 @@ static void run(const char *line)
 	IS("eventget")
 	{
 		struct ipc handle;
-		void *event;
 		int result = cuEventCreate(&event, INTERPROCESS);
 
 		result = result ? result : cuEventRecord(event, NULL);
@@ -335,12 +354,13 @@ static void run(const char *line)
 	IS("eventopen")
 	{
 		struct ipc handle;
-		void *event;
 
 		for (int i = 0; i < 64; i++)
 			sscanf(strrchr(line, ' ') + 1 + 2 * i, "%2hhx", (unsigned char *)&handle.bytes[i]);
 		answer(cuIpcOpenEventHandle(&event, handle));
 	}
+	IS("record") answer(record());
+	IS("query") printf("ok %d\n", cuEventQuery(event));
 	IS("sync") answer(cuCtxSynchronize());
 	IS("measure")
 	{

@@ -121,6 +121,7 @@ class _Coordinator:
         self.driver = driver
         self.limits = limits
         self.report = report
+        self.busy: dict[int, bool] = {}  # by pid: its last step failed since a creator does not answer for now
         self._on_step = on_step
 
     def note(self, name: str, pid: int | None, why: str, begun: float) -> bool:
@@ -138,6 +139,7 @@ class _Coordinator:
             why = ""
         except (StepError, ProtocolError) as error:
             why = str(error)
+            self.busy[conversation.pid] = isinstance(error, StepError) and error.waits_for_creator
         self.note(name, conversation.pid, why, begun)
         return why
 
@@ -232,8 +234,14 @@ class _Coordinator:
                 self.report.lost.append(f"process {member.pid} does not take part any more")
 
     def finish(self, conversations: list[Conversation]) -> None:
+        """Imports come back and gates open. Who waits for a creator that is busy is left to wait: its end is the creator's."""
+        waiting = set()
         for pid, why in self.each(conversations, Op.IMPORT, "import", self.limits.importing).items():
-            self.report.lost.append(f"process {pid}: {why}")
+            busy = self.busy.get(pid, False)
+            waiting |= {pid} if busy else set()
+            more = "; it waits until its creator is restored" if busy else ""
+            self.report.lost.append(f"process {pid}: {why}{more}")
+        conversations = [conversation for conversation in conversations if conversation.pid not in waiting]
         for pid, why in self.each(conversations, Op.OPEN_GATE, "open").items():
             self.report.lost.append(f"process {pid} could not be told to go on: {why}")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import coordinator, doctor, ticket
+from . import coordinator, doctor, frame, ticket
 from .frame import ProtocolError
 from .member import Allocation, Holdings, Import, holdings
 
@@ -124,6 +125,26 @@ def _asked(endpoint: str, participant: bytes, pid: int, timeout: float) -> Membe
     return Member(pid, endpoint, found, True, "", _tickets(pid))
 
 
+def _silent(found: coordinator.Member) -> Member | None:
+    """A process that listens and does not answer: stopped, or in a call of a locked driver. None: nobody listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(found.endpoint)
+        except BlockingIOError:
+            return Member(
+                0,
+                found.endpoint,
+                None,
+                None,
+                f"its endpoint is overrun, and which process that is is not known: {found.why}",
+            )
+        except OSError:
+            return None
+        pid = frame.peer(connection)[0]
+    return Member(pid, found.endpoint, None, None, f"its endpoint does not answer: {found.why}")
+
+
 def _without_endpoint(pid: int) -> Member:
     """A process that listens nowhere: is it tracked and has nothing to say, or is it not tracked?"""
     if not started(pid):
@@ -143,11 +164,12 @@ def _without_endpoint(pid: int) -> Member:
 
 def collect(where: Path, pids: list[int] | None = None, timeout: float = 5.0) -> Group:
     """The processes pids, or all with an endpoint in the directory where. OSError if that cannot be trusted or read."""
-    present = [
-        _asked(found.endpoint, bytes.fromhex(found.participant), found.pid, timeout)
-        for found in coordinator.discover(where, timeout)
-        if found.state == "alive" and found.pid
-    ]
+    present = []
+    for found in coordinator.discover(where, timeout):
+        if found.state == "alive" and found.pid:
+            present.append(_asked(found.endpoint, bytes.fromhex(found.participant), found.pid, timeout))
+        elif silent := _silent(found):
+            present.append(silent)
     present.sort(key=lambda member: member.pid)
     if pids is None:
         return Group(tuple(present), ())

@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Any
 
 from . import frame
-from .frame import NOBODY, REPLY, Frame, Op, ProtocolError, Status
+from .frame import NOBODY, REPLY, Frame, Op, ProtocolError, Status, cuda_result
 
 SCHEMA = "cuinterpose.process/1"
 _MOST = 256 << 20  # bytes of an inventory; a mapping takes some 200
@@ -89,6 +89,11 @@ class StepError(Exception):
         self.cuda = cuda
         self.resource = resource
         self.phase = phase
+
+    @property
+    def waits_for_creator(self) -> bool:
+        """The creator of an import is being checkpointed, and will answer once it is restored."""
+        return self.stage is Stage.ASK and self.cuda == cuda_result(Status.BUSY)
 
 
 @dataclass(frozen=True)

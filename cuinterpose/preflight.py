@@ -15,12 +15,11 @@ from .checkpoint_driver import NOT_INITIALIZED, Checkpointer, DriverError, State
 from .inventory import NOTES, Group, Member
 from .member import Phase
 
-IDLE = ("bypass", "unread")  # what no longer matters if the programs launch nothing meanwhile
+IDLE = ("bypass", "bypass-unknown")  # what no longer matters if the programs launch nothing meanwhile
 # Notes that stop a checkpoint: the process holds what only another process has. The rest was given away, and who holds
 # it is not known.
 _HELD = (
     "ipc_memory_opened",
-    "ipc_event_opened",
     "pool_imported",
     "endpoint_imported",
     "external_memory",
@@ -141,11 +140,12 @@ def _route(member: Member) -> Obstacle | None:
         found = doctor.diagnose(member.pid)
     except OSError as error:
         what = f"whether calls pass the shim by cannot be read: {error.strerror or error}"
-        return Obstacle("unread", member.pid, what, way, certain=False)
+        return Obstacle("bypass-unknown", member.pid, what, way, certain=False)
     if found.verdict == "covered":
         return None
     what = f"its launches may pass the shim by: {found.why}"
-    return Obstacle("bypass", member.pid, what, way, certain=found.verdict == "bypassed")
+    certain = found.verdict == "bypassed"
+    return Obstacle("bypass" if certain else "bypass-unknown", member.pid, what, way, certain)
 
 
 def _of_imports(group: Group, member: Member) -> list[Obstacle]:

@@ -13,6 +13,7 @@ __all__ = [
     "ALLOW_UNSUPPORTED",
     "CAPS",
     "NO_CACHE",
+    "PENDING",
     "PROFILE",
     "SOURCE",
     "driver",
@@ -40,6 +41,11 @@ ALLOW_UNSUPPORTED = argument(
     action="store_true",
     help="answer for a release that is known but that nvproxy does not support",
 )
+PENDING = argument(
+    "--pending",
+    action="store_true",
+    help="admit the rows that were seen in gVisor and that may not be merged",
+)
 NO_CACHE = argument("--no-cache", action="store_true", help="parse anew, and leave the cache alone")
 
 
@@ -52,7 +58,9 @@ def release(text: str) -> str:
     if text == "host":
         loaded = versions.host()
         if loaded is None:
-            raise argparse.ArgumentTypeError("host: this machine has no NVIDIA driver loaded (/proc/driver/nvidia/version)")
+            raise argparse.ArgumentTypeError(
+                "host: this machine has no NVIDIA driver loaded (/proc/driver/nvidia/version)"
+            )
         return loaded
     return text
 

@@ -31,7 +31,7 @@
 #include "peer.h"
 #include "tracker.h"
 
-enum { HEAL_MS = 30000, LEAST_MS = 100, PAUSE_US = 2000 };
+enum { PATIENCE_MS = 30000, LEAST_MS = 100, PAUSE_US = 2000 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
@@ -270,7 +270,7 @@ static struct cui_failure map_again(struct cui_memory *memory, struct cui_mappin
 	return no_failure();
 }
 
-/* *again: another attempt may succeed, since the creator is busy or did not answer yet. */
+/* A creator that is busy will answer: it is waited for until the deadline. */
 static struct cui_failure bring_back(struct cui_memory *memory, int64_t deadline_ms)
 {
 	struct cui_failure failure = no_failure();
@@ -334,7 +334,9 @@ static bool anything_away(void)
 
 /*
  * Nobody will tell when the driver runs again, if it was locked: a call that waits for
- * it does.  What cannot come back is lost, and in the inventory; the program goes on.
+ * it does.  A creator that is busy is waited for, however long: it is locked itself, and
+ * whoever restores it helps us too.  What cannot come back is lost, and in the inventory;
+ * the program goes on.
  */
 static void heal(void)
 {
@@ -342,7 +344,7 @@ static void heal(void)
 	if (anything_away() || cui_contexts_count())
 		cui_contexts_synchronise();
 	enter_phase(CUI_SERVING);
-	import_again(cui_now_ms() + HEAL_MS);
+	import_again(INT64_MAX);
 	open_gate();
 }
 
@@ -421,7 +423,7 @@ static void answer(int client, const struct cui_frame *request, struct cui_failu
 /* One coordinator, from its first request until it hangs up, says something else or is too late. */
 static void converse(int client, struct cui_frame request)
 {
-	uint32_t patience_ms = HEAL_MS;
+	uint32_t patience_ms = PATIENCE_MS;
 
 	for (;;) {
 		CUI_OWNED int unwanted = -1;

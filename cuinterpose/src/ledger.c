@@ -243,6 +243,37 @@ unsigned int cui_imports(void)
 
 /* Mappings and reservations. */
 
+/* A program that maps much maps often: mappings come from chunks, and go back to a list. */
+enum { CHUNK = 64 };
+static struct cui_mapping *spares;
+
+static void spare(struct cui_mapping *mapping)
+{
+	mapping->next = spares;
+	spares = mapping;
+}
+
+struct cui_mapping *cui_mapping_new(void)
+{
+	if (!spares) {
+		struct cui_mapping *chunk = malloc(CHUNK * sizeof(*chunk));
+
+		for (unsigned int i = 0; chunk && i < CHUNK; i++)
+			spare(&chunk[i]);
+	}
+	struct cui_mapping *mapping = spares;
+	if (mapping) {
+		spares = mapping->next;
+		*mapping = (struct cui_mapping){ .memory = NULL };
+	}
+	return mapping;
+}
+
+void cui_mapping_unused(struct cui_mapping *mapping)
+{
+	spare(mapping);
+}
+
 struct cui_mapping *cui_mapping_at(uint64_t start, uint64_t end)
 {
 	return (struct cui_mapping *)first_overlap(mappings, start, end);
@@ -259,7 +290,7 @@ static void forget(struct cui_mapping *mapping)
 		cui_memory_settle(memory);
 	}
 	free(mapping->access);
-	free(mapping);
+	spare(mapping);
 }
 
 void cui_mappings_remove(uint64_t start, uint64_t end)
@@ -345,6 +376,7 @@ void cui_ledger_reset(void)
 		atomic_store(&notes[i], 0);
 	first = last = NULL;
 	mappings = reservations = NULL;
+	spares = NULL;
 	waiting = 0;
 	atomic_store(&imports, 0);
 }

@@ -138,6 +138,8 @@ void cui_memory_settle(struct cui_memory *memory); /* forgets it if nothing hold
 uint64_t cui_fresh_handle(void);
 bool cui_is_ours(uint64_t handle);
 
+struct cui_mapping *cui_mapping_new(void); /* or NULL; to be added or given back */
+void cui_mapping_unused(struct cui_mapping *mapping);
 struct cui_mapping *cui_mapping_at(uint64_t start, uint64_t end); /* the first that overlaps, or NULL */
 void cui_mapping_add(struct cui_mapping *mapping);
 void cui_mappings_remove(uint64_t start, uint64_t end);

@@ -21,7 +21,7 @@
 #include "peer.h"
 #include "tracker.h"
 
-enum { CLIENT_MS = 1000, PAUSE_US = 5000 };
+enum { CLIENT_MS = 1000, CREATOR_ANSWERS_MS = 5000 };
 
 const struct cui_host *cui_host;
 
@@ -231,7 +231,7 @@ enum cui_status cui_share_ask(const struct cui_ticket *ticket, int64_t deadline_
 	*fd = -1;
 	*cuda = 0;
 	if (!own || !cui_identity_same(own, &ticket->participant))
-		return cui_export(ticket, left > 1 ? left : 1, fd, cuda);
+		return cui_export(ticket, left < 1 ? 1 : left > CREATOR_ANSWERS_MS ? CREATOR_ANSWERS_MS : left, fd, cuda);
 	/* our own: our thread may be the one that would have to answer */
 	enum cui_status status = lookup(NULL, &ticket->resource, ticket->kind, fd, cuda);
 	if (status == CUI_OK)

@@ -15,6 +15,7 @@ extern atomic_int cui_captures; /* streams being captured */
 /* share.c: the endpoint of this process, tickets for what it creates, descriptors for the tickets that it gets. */
 void cui_share_start(void); /* once, from the first call that there is something to say about */
 bool cui_share_ticket(struct cui_memory *memory, struct cui_ticket *ticket); /* with the ledger's lock */
+/* A fresh descriptor; five seconds at most, and no later than the deadline. */
 enum cui_status cui_share_ask(const struct cui_ticket *ticket, int64_t deadline_ms, int *fd, int32_t *cuda);
 const struct cui_identity *cui_share_participant(void); /* NULL: no endpoint */
 

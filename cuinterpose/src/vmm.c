@@ -179,13 +179,13 @@ static CUresult track_cuMemRelease(CUmemGenericAllocationHandle handle)
 	cui_call_begin(CUI_HANDLES, &call, handle, handle + 1);
 	memory = cui_memory_by_handle(handle);
 	uint64_t number = memory && memory->imported ? memory->real : handle;
-	bool spare = memory && memory->imported && memory->references > 1;
+	/* what a checkpoint lost has nothing that the driver could release */
+	bool spare = memory && memory->imported && (memory->references > 1 || (memory->lost.stage && !memory->real));
 	cui_ledger_unlock();
 	if (!spare)
 		result = real_cuMemRelease(number);
 	cui_ledger_lock();
-	/* lost imports have nothing that the driver could release, but the program is rid of them */
-	if (memory && memory->references && (!result || (memory->imported && memory->lost.stage))) {
+	if (memory && memory->references && !result) {
 		if (--memory->references == 0) {
 			if (memory->imported)
 				memory->real = 0;
@@ -228,21 +228,23 @@ static CUresult track_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *
 	return result;
 }
 
+/* Which context is current is noted by the call that gives access: nothing can touch the range before it. */
 static CUresult track_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 			       unsigned long long flags)
 {
 	INSIDE;
 	struct cui_call call;
-	struct cui_mapping *mapping = calloc(1, sizeof(*mapping));
 
-	if (!mapping)
+	cui_ledger_lock();
+	struct cui_mapping *mapping = cui_mapping_new();
+	if (!mapping) {
+		cui_ledger_unlock();
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	cui_context_note();
+	}
 	mapping->range.start = ptr;
 	mapping->range.end = ptr + size;
 	mapping->offset = offset;
 	mapping->flags = flags;
-	cui_ledger_lock();
 	cui_call_begin(CUI_ADDRESSES, &call, ptr, ptr + size);
 	struct cui_memory *memory = cui_memory_by_handle(handle);
 	uint64_t number = memory && memory->imported ? memory->real : handle;
@@ -251,7 +253,9 @@ static CUresult track_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUme
 	cui_ledger_unlock();
 	CUresult result = real_cuMemMap(ptr, size, offset, number, flags);
 	cui_ledger_lock();
-	if (!result) {
+	if (result) {
+		cui_mapping_unused(mapping);
+	} else {
 		mapping->memory = memory;
 		cui_mapping_add(mapping);
 	}
@@ -261,9 +265,22 @@ static CUresult track_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUme
 	}
 	cui_call_end(CUI_ADDRESSES, &call);
 	cui_ledger_unlock();
-	if (result)
-		free(mapping);
 	return result;
+}
+
+/* Whether a checkpoint lost all that is mapped in a range: there is nothing that the driver could unmap. */
+static bool all_lost(uint64_t start, uint64_t end)
+{
+	struct cui_mapping *mapping = cui_mapping_at(start, end);
+
+	if (!mapping)
+		return false;
+	for (; mapping && start < end; mapping = cui_mapping_at(start, end)) {
+		if (!mapping->away)
+			return false;
+		start = mapping->range.end;
+	}
+	return true;
 }
 
 static CUresult track_cuMemUnmap(CUdeviceptr ptr, size_t size)
@@ -273,8 +290,9 @@ static CUresult track_cuMemUnmap(CUdeviceptr ptr, size_t size)
 
 	cui_ledger_lock();
 	cui_call_begin(CUI_ADDRESSES, &call, ptr, ptr + size);
+	bool lost = all_lost(ptr, ptr + size);
 	cui_ledger_unlock();
-	CUresult result = real_cuMemUnmap(ptr, size);
+	CUresult result = lost ? CUDA_SUCCESS : real_cuMemUnmap(ptr, size);
 	cui_ledger_lock();
 	if (!result)
 		cui_mappings_remove(ptr, ptr + size);
@@ -432,7 +450,7 @@ static CUresult import(struct cui_memory *memory, CUmemGenericAllocationHandle *
 }
 
 /* While a creator's checkpoint is being taken it answers BUSY; the importer waits, as any call of the creator would. */
-enum { CREATOR_ANSWERS_MS = 5000, CHECKPOINT_MS = 10 * 60 * 1000, PAUSE_US = 5000 };
+enum { CHECKPOINT_MS = 10 * 60 * 1000, PAUSE_US = 5000 };
 
 static CUresult import_ticket(CUmemGenericAllocationHandle *handle, const struct cui_ticket *ticket)
 {
@@ -450,7 +468,7 @@ static CUresult import_ticket(CUmemGenericAllocationHandle *handle, const struct
 			memory->imported = true;
 			memory->ticket = *ticket;
 			cui_share_start();
-			enum cui_status status = cui_share_ask(ticket, cui_now_ms() + CREATOR_ANSWERS_MS, &fd, &cuda);
+			enum cui_status status = cui_share_ask(ticket, patience, &fd, &cuda);
 			if (status == CUI_OK)
 				return import(memory, handle, (void *)(intptr_t)fd, POSIX_FILE_DESCRIPTOR);
 			free(memory);

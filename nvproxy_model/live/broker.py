@@ -25,7 +25,7 @@ from nvproxy_model.live.files import OpenFile, OpenFiles
 from nvproxy_model.live.filter import ROOTS
 from nvproxy_model.live.guardian import Tree
 from nvproxy_model.live.host import Driver
-from nvproxy_model.live.in_place import IN_PLACE, Place, find
+from nvproxy_model.live.in_place import IN_PLACE, Place, find, looks_at_descriptors
 from nvproxy_model.live.nodes import DeviceNodes, Node, Nodes
 from nvproxy_model.live.program import Call, EndedError, InPlaceError, Program
 from nvproxy_model.live.report import Report
@@ -408,11 +408,23 @@ class Broker:
             place = _OTHER_CREDENTIALS
         if place is not None:
             raise InPlaceError(place, request, arg)
+        if looks_at_descriptors(request, arg):
+            self._take_gpus(call)
         error = self._driver(call, host_fd, request, arg)
         call.performed = True
         self.tally.count("performed")
         self._note_answer(request, arg, error)
         return error
+
+    def _take_gpus(self, call: Call) -> None:
+        """Have what the caller has open of each GPU's node, for as long as the call lasts."""
+        seen = set()
+        for fd, status in self.tasks.descriptors(call.request.pid):
+            node = self._nodes(status)
+            if node is not None and node.kind == "frontend" and node.path != "/dev/nvidiactl" and node.path not in seen:
+                with contextlib.suppress(OSError):
+                    call.taken.append((None, self.tasks.take(call.request.pid, fd)))
+                    seen.add(node.path)
 
     def _driver(self, call: Call, host_fd: int, request: int, arg: Buffer | None) -> int:
         self.graph_lock.release()

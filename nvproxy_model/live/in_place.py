@@ -13,7 +13,7 @@ from nvproxy_model.policy.handlers import offset
 from nvproxy_model.session.ports import Buffer, Pages
 from nvproxy_model.structs.nvos import NVOS54_PARAMETERS, NVOS64_PARAMETERS
 
-__all__ = ["IN_PLACE", "Place", "find"]
+__all__ = ["IN_PLACE", "Place", "find", "looks_at_descriptors"]
 
 
 class Place(NamedTuple):
@@ -51,6 +51,17 @@ IN_PLACE: Final = (
 )
 """Measured with 580.159.04 on an H200; everything else was performed from another process with the same answers."""
 
+
+def looks_at_descriptors(request: int, arg: Buffer | None) -> bool:
+    """Whether the driver looks for a GPU's device node among the open files of whichever process makes the call.
+
+    It does for a new device alone (device.c: deviceConstruct_IMPL => osIsGpuAccessible; nv.c: nv_is_gpu_accessible): without one
+    the answer is NV_ERR_INSUFFICIENT_PERMISSIONS.
+    """
+    return request & 0xFF == 0x2B and arg is not None and arg.data[_HCLASS : _HCLASS + 4] == _DEVICE
+
+
+_DEVICE: Final = nv.NV01_DEVICE_0.to_bytes(4, "little")
 _CMD, _HCLASS = offset(NVOS54_PARAMETERS, "cmd"), offset(NVOS64_PARAMETERS, "hClass")
 _INNER: Final = {0x2A: ("control", _CMD), 0x2B: ("alloc", _HCLASS)}
 

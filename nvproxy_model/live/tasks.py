@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +69,16 @@ class Tasks:
                     raise
                 self._forget(tid)
         raise AssertionError
+
+    def descriptors(self, tid: int) -> Iterator[tuple[int, os.stat_result]]:
+        """Every descriptor of the thread and what is behind it."""
+        try:
+            names = os.listdir(f"/proc/{tid}/fd")
+        except OSError:
+            return
+        for name in names:
+            with contextlib.suppress(OSError):
+                yield int(name), os.stat(f"/proc/{tid}/fd/{name}")
 
     def _pidfd(self, tid: int) -> int:
         with self._lock:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,18 @@ class Worker:
         self.do(f"reserve {slot} {granules}")
         self.do(f"map {slot} {slot} 0 {granules} 0")
         self.do(f"access {slot} 0 {granules} 3 0")
+
+    def descriptors(self, expected: int | None = None) -> int:
+        """How many are open, once that is expected or stays: threads of the tracker close theirs a little later."""
+        deadline, same, last = time.monotonic() + 10, 0, -1
+        while time.monotonic() < deadline:
+            count = self.number("descriptors")
+            same = same + 1 if count == last else 0
+            last = count
+            if count == expected or (expected is None and same == 10):
+                break
+            time.sleep(0.01)
+        return last
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests import ROOT
+from tests.cuinterpose.checkpoint_world import Stage, build_parts, stage
 from tests.cuinterpose.share_library import Library, build
-from tests.cuinterpose.shim_world import SANITIZE, Command, Toolchain, World, build_world, need
+from tests.cuinterpose.shim_world import SANITIZE, Command, Toolchain, World, build_shim, build_world, need
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +73,54 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
         return Library(Path(built))
     need("gcc")
     return Library(build(tmp_path_factory.mktemp("share") / "libshare.so", Toolchain()))
+
+
+SCENES = {"plain": (), "sanitized": tuple(SANITIZE), "threads": ("-fsanitize=thread",)}
+
+
+@pytest.fixture(scope="session")
+def checkpoint_builds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[World, Path, Path]]:
+    """By a name of SCENES: a world with the shim and the tracker alone, a program and a driver to run it on."""
+    need("gcc")
+
+    @functools.cache
+    def made(name: str) -> tuple[World, Path, Path]:
+        root = tmp_path_factory.mktemp(f"checkpoint-{name}")
+        flags = SCENES[name]
+        try:
+            build_shim(root, Toolchain(flags=flags))
+            if (
+                name == "threads"
+            ):  # the program too, since it brings the runtime; the shim's part runs before that is up
+                shutil.copy(made("plain")[0].shim, root / "cuinterpose")
+            parts = build_parts(root, Toolchain(), Toolchain(flags=flags if name == "threads" else ()))
+        except subprocess.CalledProcessError:
+            if name == "plain":
+                raise
+            pytest.skip(f"gcc has no {flags} here")
+        before = (
+            subprocess.run(
+                ["gcc", f"-print-file-name={library}"], capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for library in (("libasan.so", "libubsan.so") if name == "sanitized" else ())
+        )
+        return World(Toolchain(), root, tuple(before)), *parts
+
+    return made
+
+
+@pytest.fixture
+def scenes(
+    checkpoint_builds: Callable[[str], tuple[World, Path, Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Stage]]:
+    """Tracked programs on the fake driver, by a name of SCENES, in directories of their own."""
+    with contextlib.ExitStack() as ends:
+        yield lambda name: ends.enter_context(stage(*checkpoint_builds(name), tmp_path_factory.mktemp("s")))
+
+
+@pytest.fixture
+def scene(scenes: Callable[[str], Stage]) -> Stage:
+    return scenes("plain")
 
 
 @pytest.fixture(scope="session")

@@ -279,6 +279,15 @@ static void passed(void)
 	printf("its client ended with it %x\n", device(fd, root, 0x80002));
 }
 
+static void gpu(void)
+{
+	int fd = ctl();
+	uint32_t root = client(fd);
+	printf("without %x\n", device(fd, root, 0x80001));
+	node("nvidia0", O_RDWR);
+	printf("with %x\n", device(fd, root, 0x80002));
+}
+
 static void ends(void)
 {
 	for (int i = 0; i < 3; i++) {
@@ -543,6 +552,7 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "clone")) clone_files();
 	else if (!strcmp(what, "passed")) passed();
 	else if (!strcmp(what, "ends")) ends();
+	else if (!strcmp(what, "gpu")) gpu();
 	else if (!strcmp(what, "races")) races(n);
 	else if (!strcmp(what, "signals")) signals(n);
 	else if (!strcmp(what, "rewriting")) rewriting(n);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import threading
 import time
@@ -152,6 +153,26 @@ def test_a_slow_call_does_not_hold_up_another(world: World) -> None:
     ran = world.run("two", driver=driver)
     assert ran.out.splitlines() == ["slow 0", "slow 0"]
     assert not both.broken
+
+
+def test_what_the_caller_has_open_of_a_gpu_is_open_here_while_a_device_is_made(world: World) -> None:
+    """nv_is_gpu_accessible() looks among the open files of the process that makes the call."""
+    gpu = (world.nodes / "nvidia0").stat()
+    driver, seen = LockedDriver(), []
+
+    def look(request: int, arg: Buffer | None) -> None:
+        if request & 0xFF == 0x2B and arg is not None:
+            mine = [
+                os.stat(f"/proc/self/fd/{fd}")
+                for fd in os.listdir("/proc/self/fd")
+                if os.path.exists(f"/proc/self/fd/{fd}")
+            ]
+            seen.append((arg.data[12], any((one.st_dev, one.st_ino) == (gpu.st_dev, gpu.st_ino) for one in mine)))
+
+    driver.during = look
+    ran = world.run("gpu", driver=driver)
+    assert ran.out.splitlines() == ["without 0", "with 0"]
+    assert seen == [(0x41, False), (0x80, False), (0x80, True)]
 
 
 def test_other_abis_are_answered_enosys_and_counted(world: World) -> None:

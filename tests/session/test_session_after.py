@@ -23,6 +23,8 @@ CLIENT, DEVICE, OBJECT = 0xC1D00001, 0xDE01, 0x0B01
 ARG, PARAMS, SPARE, DATA = 0x10000, 0x11000, 0x12000, 0x20000
 CAPS = "all,profiling,rdma,fabric-imex-mgmt"
 INVALID_CLIENT = 0x23
+GUARD = b"\x6d" * 24
+"""What lies behind an argument, and must stay as it is."""
 
 
 def request(nr: int, size: int) -> int:
@@ -59,8 +61,10 @@ class Guest:
     def call(self, nr: int, argument: bytes, act: Act = lambda arg: 0, *, fd: int = CTL) -> tuple[Result, bytes]:
         self.act = act
         self.calls.clear()
-        self.memory.write(ARG, argument)
+        self.memory.write(ARG, argument + GUARD)
         result = self.session.ioctl(fd, request(nr, len(argument)), ARG)
+        assert (result.ret, bool(result.errno)) in ((0, False), (-1, True))
+        assert self.memory.read(ARG + len(argument), len(GUARD)) == GUARD
         return result, self.memory.read(ARG, len(argument))
 
     def live(self) -> dict[tuple[int, int], tuple[int, int]]:
@@ -495,10 +499,14 @@ def test_a_new_dma_buf_becomes_a_file() -> None:
     fd = int.from_bytes(out[:4], "little")
     assert fd == 0
     assert (guest.files[fd].kind, guest.files[fd].host_fd) == ("dma-buf", 1 << 21)
-    for given in (-1, -2, -(1 << 31)):
-        result, out = guest.call(0xD9, dmabuf(given), made(1 << 21, 0x57))
+    for given, answered in ((-1, 1 << 21), (-2, 0), (-(1 << 31), 1)):
+        result, out = guest.call(0xD9, dmabuf(given), made(answered, 0x57))
         assert out[:4] == dmabuf(given)[:4], "refused by the driver: the guest's own number"
         assert len(guest.files) == 4
+    result, out = guest.call(0xD9, dmabuf(-1), both(made(1 << 22), put(2604, 0xFFFFFFFF)))
+    assert guest.files[int.from_bytes(out[:4], "little")].host_fd == 1 << 22, "padding is not part of the status"
+    result, out = guest.call(0xD9, dmabuf(-1), made(0))
+    assert guest.files[int.from_bytes(out[:4], "little")].host_fd == 0, "0 is a number like any other"
     result, out = guest.call(0xD9, dmabuf(-1), made(-5))
     assert struct.unpack_from("<i", out) == (-5,), "none was made: the driver's answer"
 
@@ -726,3 +734,97 @@ def test_what_can_be_restored_is_a_property_of_the_class() -> None:
         guest.memory.write(PARAMS, bytes(buffer))
         guest.call(0x2B, nvos64(0x90CD, params=PARAMS, new=0x77))
         assert [obj.hclass for obj in guest.session.not_restorable()] == [0x90CD]
+
+
+# -- UVM
+
+
+def uvm(guest: Guest, request: int, argument: bytes, act: Act = lambda arg: 0) -> tuple[Result, bytes]:
+    guest.files[9] = File("uvm", 1 << 23)
+    guest.act = act
+    guest.calls.clear()
+    guest.memory.write(ARG, argument + GUARD)
+    result = guest.session.ioctl(9, request, ARG)
+    assert (result.ret, bool(result.errno)) in ((0, False), (-1, True))
+    assert guest.memory.read(ARG + len(argument), len(GUARD)) == GUARD
+    return result, guest.memory.read(ARG, len(argument))
+
+
+@pytest.mark.parametrize(
+    ("flags", "answered", "seen"), [(0, 2, 0), (0, 3, 1), (2, 2, 2), (2, 3, 3), (1, 3, 1), (0, 0, 0)]
+)
+def test_the_guest_does_not_see_the_sharing_mode(flags: int, answered: int, seen: int) -> None:
+    """UVM_INITIALIZE: UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE is 2, which the host is always given."""
+    guest = Guest()
+
+    def look(arg: Buffer) -> None:
+        assert arg.data[:8] == (flags | 2).to_bytes(8, "little")
+        arg.data[:12] = answered.to_bytes(8, "little") + b"\x57\0\0\0"
+
+    result, out = uvm(guest, 0x30000001, flags.to_bytes(8, "little") + bytes(8), look)
+    assert result.errno == 0
+    assert guest.calls[0][0] == 0x30000001
+    assert out == seen.to_bytes(8, "little") + b"\x57\0\0\0" + bytes(4)
+
+
+def test_a_command_without_an_argument() -> None:
+    guest = Guest()
+    seen: list[tuple[int, int, Buffer | None]] = []
+
+    class Host:
+        error = 0
+
+        def ioctl(self, host_fd: int, request: int, arg: Buffer | None) -> int:
+            seen.append((host_fd, request, arg))
+            return self.error
+
+    guest.session.host = host = Host()
+    assert uvm(guest, 0x30000002, b"")[0][:2] == (0, 0)
+    host.error = errno.EBUSY
+    assert uvm(guest, 0x30000002, b"")[0][:2] == (-1, errno.EBUSY)
+    assert seen == [(1 << 23, 0x30000002, None)] * 2
+    for unknown in (0x3000, 62, 63, 0xC020462A):
+        result, _ = uvm(guest, unknown, bytes(32))
+        assert (result.errno, len(seen)) == (errno.EINVAL, 2)
+
+
+@pytest.mark.parametrize(("fd", "status"), [(9, 0), (CTL, 0x1F), (77, 0x1F), (-1, 0x1F)])
+def test_a_refusal_with_a_status_of_uvm(fd: int, status: int) -> None:
+    """UVM_MM_INITIALIZE: a wrong uvmFd is NV_ERR_INVALID_ARGUMENT, and ioctl(2) returns 0."""
+    guest = Guest()
+    result, out = uvm(guest, 0x4B, struct.pack("<iI", fd, 0))
+    assert (result.errno, len(guest.calls)) == (0, not status)
+    assert out == struct.pack("<iI", fd, status)
+
+
+@pytest.mark.parametrize("size", [0, 1, 72, 0x3FFF])
+def test_an_array_of_any_length(size: int) -> None:
+    """NV_ESC_CARD_INFO: bytes in, bytes out; a size of 0 is a NULL pointer for the host."""
+    for error in (0, errno.EIO):
+        guest = Guest()
+        guest.memory.map(ARG, 0x8000)
+        argument = bytes(range(256)) * 64
+        guest.memory.write(ARG, argument)
+
+        def answer(arg: Buffer, error: int = error, argument: bytes = argument) -> int:
+            assert arg.data == argument[: len(arg.data)]
+            arg.data[:] = b"\xee" * len(arg.data)
+            return error
+
+        guest.act = answer
+        result = guest.session.ioctl(CTL, request(0xC8, size), ARG)
+        expected = error if size else 0
+        assert result[:2] == (-1 if expected else 0, expected)
+        assert (guest.calls[0][1] is None) is (size == 0)
+        assert guest.calls[0][0] == request(0xC8, size)
+        changed = 0 if error else size
+        assert guest.memory.read(ARG, 0x4000) == b"\xee" * changed + argument[changed:0x4000]
+
+
+def test_an_escape_has_the_size_of_its_struct() -> None:
+    for size, error in ((15, errno.EINVAL), (16, 0), (17, errno.EINVAL), (0, errno.EINVAL)):
+        guest = Guest()
+        guest.memory.write(ARG, struct.pack("<IIII", CLIENT, 0, 0x77, 0))
+        result = guest.session.ioctl(CTL, request(0x29, size), ARG)
+        assert result[:2] == (-1 if error else 0, error)
+        assert len(guest.calls) == (not error)

@@ -34,8 +34,9 @@ PROGRAM = Program(
             "check",
             "compare this model's structs and numbers with releases of the driver",
             "Compares every struct and number of the model with each release of driver_versions.yaml, or with those named. A "
-            "release that the table lacks is compared with the model of its nearest listed ancestor in git. A release without "
-            "a public source is reported as not checkable.",
+            "release that the table lacks is compared with the model of its nearest listed ancestor in git. A release that is "
+            "not in our facts is compared with an independent table where there is one (status agrees, which is less than same), "
+            "and is otherwise not checkable.",
             (
                 Example("nvproxy-differ check"),
                 Example("nvproxy-differ check 570.211.01 --source ~/open-gpu-kernel-modules"),
@@ -46,6 +47,7 @@ PROGRAM = Program(
                 argument(
                     "versions", nargs="*", metavar="VERSION", help="releases (default: all of driver_versions.yaml)"
                 ),
+                argument("--recorded", action="store_true", help="every recorded release, listed or not"),
                 *_SOURCES,
                 formats("markdown", "sarif"),
             ),
@@ -126,7 +128,7 @@ PROGRAM = Program(
         ),
         Command(
             "audit",
-            "list the fields that carry an fd, a pointer, a pid or a host address",
+            "list the fields that carry an fd, a pointer, a pid, a host address, a client or a GPU's identity",
             "Lists every field that can carry an fd, a pointer, a pid or a host address, the evidence for each (its role, "
             "its type, the curated list with the driver function that consumes it, the driver's own list of embedded "
             "copies, its name) and what the model does with it. Fails when an admitted struct has one that nobody "
@@ -135,6 +137,7 @@ PROGRAM = Program(
                 Example("nvproxy-differ audit"),
                 Example("nvproxy-differ audit --driver 580.126.20 --json"),
                 Example("nvproxy-differ audit --driver 595.45.04 --all"),
+                Example("nvproxy-differ audit --driver 610.57.04 --privilege"),
             ),
             _EXITS,
             (
@@ -143,9 +146,33 @@ PROGRAM = Program(
                 argument(
                     "--all", action="store_true", help="every struct of the headers, not only those in the tables"
                 ),
+                argument(
+                    "--privilege",
+                    action="store_true",
+                    help="instead: rows that need an administrator, and what any user may call that has no row",
+                ),
                 formats(),
             ),
-            ("nvproxy-differ/audit/1",),
+            ("nvproxy-differ/audit/1", "nvproxy-differ/privilege/1"),
+        ),
+        Command(
+            "coverage",
+            "list the classes of a chip, and which of them have no row",
+            "From the driver's own lists of classes by chip (they say which chip lacks a class from 580.65.06 on): the classes of "
+            "one chip, or of every chip in numbers, that any user may allocate, and which of them the tables lack.",
+            (
+                Example("nvproxy-differ coverage"),
+                Example("nvproxy-differ coverage --chip GB100"),
+                Example("nvproxy-differ coverage --chip AD102 --driver 580.65.06 --json"),
+            ),
+            {0: "every class has a row", 1: "some class has none", 2: "could not tell"},
+            (
+                argument("--chip", metavar="CHIP", help="a chip, such as GB100"),
+                driver(help="a release (default: the newest that is recorded and listed)"),
+                *_SOURCES,
+                formats(),
+            ),
+            ("nvproxy-differ/coverage/1",),
         ),
         Command(
             "place",
@@ -192,6 +219,7 @@ PROGRAM = Program(
                 Example("nvproxy-differ gvisor ~/src/gvisor --rev release-20240826.0 --json"),
                 Example("nvproxy-differ gvisor ~/src/gvisor --source ~/src/open-gpu-kernel-modules"),
                 Example("nvproxy-differ gvisor ~/src/gvisor --against model"),
+                Example("nvproxy-differ gvisor ~/src/gvisor --add 595.45.04", "what a pull request for it needs"),
                 Example("nvproxy-differ gvisor ~/src/gvisor --format sarif > nvproxy.sarif"),
             ),
             _EXITS,
@@ -205,11 +233,21 @@ PROGRAM = Program(
                 argument(
                     "--against", choices=("drivers", "model"), default="drivers", help="with what (default: drivers)"
                 ),
+                argument(
+                    "--add",
+                    metavar="V",
+                    help="print what the checkout needs for driver V: Go types, registrations, the description",
+                ),
+                argument(
+                    "--known",
+                    metavar="FILE",
+                    help="findings that are known, with a reason each (YAML); they do not count",
+                ),
                 argument("--notes", action="store_true", help="list notes too: worth knowing, but not a difference"),
                 *_SOURCES,
                 formats("markdown", "sarif"),
             ),
-            ("nvproxy-differ/gvisor/1",),
+            ("nvproxy-differ/gvisor/1", "nvproxy-differ/gvisor-add/1"),
         ),
         Command(
             "pin",

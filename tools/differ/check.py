@@ -9,11 +9,15 @@ from nvproxy_model.tools.command import fail
 from nvproxy_model.tools.differ.shared import emit, opened
 
 if TYPE_CHECKING:
+    from nvproxy_model.drivers.compare.check import CheckedRelease
     from nvproxy_model.tools.differ.shared import Releases
 
 
 def run(args: argparse.Namespace) -> int:
     """Check and print; returns the exit status."""
+    from dataclasses import replace
+
+    from nvproxy_model.drivers import evidence, facts
     from nvproxy_model.drivers.compare import model
     from nvproxy_model.drivers.compare.check import CheckReport, check_release, model_release, not_checkable
     from nvproxy_model.drivers.render.text import check_lines
@@ -22,14 +26,22 @@ def run(args: argparse.Namespace) -> int:
     refuse_repeated(args.versions)
     with opened(args) as releases:
         where = str(args.source) if args.source else "recorded facts"
-        versions = args.versions or _all(releases)
+        if args.recorded and (args.versions or args.source):
+            fail("--recorded: it takes no VERSION and no --source")
+        versions = list(releases.versions) if args.recorded else args.versions or _all(releases)
         models: dict[str, str] = {}
         absent: dict[str, str] = {}
+        weaker: dict[str, CheckedRelease] = {}
         for version in versions:
             if not _has(releases, version):
+                if not args.source and version in evidence.independent():
+                    weaker[version] = _agreement(releases, version)
+                    continue
                 if model_release(version, lambda _: None) is None:
                     _unknown(releases, version, where)
-                absent[version] = f"{where}: no such tag" if args.source else "no public source is recorded"
+                absent[version] = (
+                    f"{where}: no such tag" if args.source else f"not in our facts, which are of {facts.AS_OF}"
+                )
                 continue
             listed = model_release(version, lambda name: parent_of(releases, name))
             if listed is None:
@@ -40,14 +52,27 @@ def run(args: argparse.Namespace) -> int:
                 absent[version] = "no ancestor of it is in driver_versions.yaml"
             else:
                 models[version] = listed
-        checked = {
-            release.version: check_release(release, models[release.version])
+        checked = weaker | {
+            release.version: replace(
+                check_release(release, models[release.version]), provenance=str(releases.provenance(release.version))
+            )
             for release in read_releases(releases, list(models), model.names(), args)
         }
     answers = tuple(checked[v] if v in checked else not_checkable(v, absent[v]) for v in versions)
     report = CheckReport(where, answers)
     emit(args, report.as_json(), check_lines(report))
     return report.exit_status
+
+
+def _agreement(releases: Releases, version: str) -> CheckedRelease:
+    """A release that only an independent table knows, beside the nearest recorded ancestor of what it is compared with."""
+    from nvproxy_model import versions
+    from nvproxy_model.drivers import evidence
+
+    table = evidence.independent()[version]
+    before = next((name for name in versions.load()[table.model].lineage if name in releases.versions), None)
+    release = None if before is None else next(iter(releases.releases([before])))
+    return evidence.check_independent(table, release)
 
 
 def _has(releases: Releases, version: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from nvproxy_model.tools.command import UNKNOWN, fail
 from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, emit, opened, read_releases
 
 if TYPE_CHECKING:
+    from nvproxy_model.drivers.gvisor.addition import Addition
     from nvproxy_model.drivers.gvisor.checkout import Nvproxy
     from nvproxy_model.drivers.gvisor.parity import Finding, Parity
 
@@ -25,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.path or args.rev == "":
         fail("PATH and --rev: an empty name")
     nvproxy = gvisor.read(Path(args.path), args.rev)
+    if args.add is not None:
+        return _add(nvproxy, args)
     if args.against == "model":
         if args.source is not None:
             fail("--source: the model is compared without driver sources; leave out --against model or --source")
@@ -33,8 +37,90 @@ def run(args: argparse.Namespace) -> int:
         parity = compare_with_model(nvproxy)
     else:
         parity = _against_drivers(nvproxy, args)
-    emit(args, as_json(parity, args.against), lines(parity, args.against, args.notes))
+    known: tuple[Finding, ...] = ()
+    unused: tuple[str, ...] = ()
+    if args.known is not None:
+        parity, known, unused = _known(parity, args.known)
+    report = as_json(parity, args.against) | {"known": [finding.as_json() for finding in known], "unused": list(unused)}
+    emit(args, report, [*lines(parity, args.against, args.notes), *_known_lines(args.known, known, unused)])
     return {"same": SAME, "different": DIFFERENT, "unknown": UNKNOWN}[parity.verdict]
+
+
+def _known(parity: Parity, path: str) -> tuple[Parity, tuple[Finding, ...], tuple[str, ...]]:
+    from nvproxy_model.drivers.gvisor.known import KnownError, load, without
+    from nvproxy_model.drivers.yaml_file import MAX_FILE
+
+    with Path(path).open("rb") as file:
+        text = file.read(MAX_FILE + 1)
+    try:
+        return without(parity, load(text))
+    except KnownError as error:
+        fail(f"{path}: {error}")
+
+
+def _known_lines(path: str | None, known: Sequence[Finding], unused: Sequence[str]) -> Iterator[str]:
+    if path is not None:
+        yield f"{len(known)} findings are known ({path})"
+        yield from (f"unused entry in {path}: {name}" for name in unused)
+
+
+def _add(nvproxy: Nvproxy, args: argparse.Namespace) -> int:
+    """Print what a release needs; 0 if the checkout's types fit it, 1 if it needs new ones, 2 if a person must decide."""
+    from nvproxy_model.drivers.gvisor.addition import add, parent_in
+    from nvproxy_model.drivers.gvisor.parity import release_name
+    from nvproxy_model.tools.differ.shared import parent_of
+
+    if args.against == "model" or args.notes or args.known:
+        fail("--add: takes no --against, --notes or --known")
+    with opened(args) as releases:
+        parent = parent_in(nvproxy, args.add, lambda name: parent_of(releases, name))
+        tag = release_name(parent, releases.versions)
+        if tag is None:
+            fail(
+                f"{parent}: the nearest registered ancestor of {args.add} has no source in {args.source or 'the facts'}"
+            )
+        before, release = read_releases(releases, [tag, args.add], None, args)
+        addition = add(nvproxy, parent, before, release)
+    report = {
+        "schema": "nvproxy-differ/gvisor-add/1",
+        "revision": nvproxy.revision,
+        "version": addition.version,
+        "parent": addition.parent,
+        "types": [asdict(kind) for kind in addition.types],
+        "rows": [asdict(row) for row in addition.rows],
+        "registration": addition.registration,
+        "notes": list(addition.notes),
+        "description": addition.description,
+    }
+    emit(args, report, _addition_lines(addition))
+    return UNKNOWN if addition.notes else DIFFERENT if addition.types else SAME
+
+
+def _addition_lines(addition: Addition) -> Iterator[str]:
+    """Text to paste; gofmt(1) brings its white space into shape."""
+    yield f"{addition.version}, below {addition.parent}: {len(addition.types)} types, {len(addition.rows)} rows"
+    for note in addition.notes:
+        yield f"to decide: {note}"
+    for kind in addition.types:
+        replaced = f", replaces {kind.replaces}" if kind.replaces else ""
+        yield ""
+        yield f"== {kind.file or 'beside the type that holds it'}: {kind.struct}{replaced}"
+        yield from (f"   {why}" for why in kind.why)
+        yield from _untabbed(kind.source)
+    if addition.rows:
+        yield ""
+        yield "== rows that have the old types"
+        yield from (f"   {row.where}: {row.table} {row.symbol}" for row in addition.rows)
+    yield ""
+    yield "== pkg/sentry/devices/nvproxy/version.go, in Init()"
+    yield from _untabbed(addition.registration)
+    yield ""
+    yield "== description"
+    yield addition.description
+
+
+def _untabbed(source: str) -> Iterator[str]:
+    return (line.expandtabs(4) for line in source.rstrip("\n").splitlines())
 
 
 def _against_drivers(nvproxy: Nvproxy, args: argparse.Namespace) -> Parity:

@@ -10,6 +10,7 @@ from nvproxy_model.tools.command import UNKNOWN, fail
 from nvproxy_model.tools.differ.shared import SAME, emit, opened
 
 if TYPE_CHECKING:
+    from nvproxy_model.drivers.authority import Change
     from nvproxy_model.drivers.compare.history import History, Query
     from nvproxy_model.tools.differ.shared import Releases
 
@@ -36,13 +37,18 @@ def run(args: argparse.Namespace) -> int:
         parents = {version: parent_of(releases, version) for version in releases.versions}
         read = list(read_releases(releases, versions, wanted, args))
         histories = [follow(query, read, parents.get, _names_of(query, releases)) for query in queries]
+        may = [_privileges(history, releases, set(versions)) for history in histories]
     unknown = [history.query for history in histories if history.kind == "unknown"]
     report = {
         "schema": "nvproxy-differ/history/1",
         "releases": versions,
-        "histories": [_as_json(history) for history in histories],
+        "histories": [
+            {**_as_json(history), "privileges": [_change_as_json(change) for change in changes]}
+            for history, changes in zip(histories, may, strict=True)
+        ],
     }
-    emit(args, report, (line for history in histories if history.kind != "unknown" for line in _lines(history)))
+    shown = zip(histories, may, strict=True)
+    emit(args, report, (line for h, changes in shown if h.kind != "unknown" for line in _lines(h, changes)))
     if unknown:
         fail(
             f"{', '.join(q.text for q in unknown)}: in none of {len(versions)} releases{_meant(unknown[0].name, read)}"
@@ -72,7 +78,32 @@ def _meant(name: str, releases: Any) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def _lines(history: History) -> Iterator[str]:
+def _privileges(history: History, releases: Releases, chosen: set[str]) -> list[Change]:
+    """Where the privilege for a control's or class's number changes among the chosen releases; only recorded facts know."""
+    from nvproxy_model.drivers import authority
+    from nvproxy_model.drivers.facts import Facts
+
+    if not isinstance(releases, Facts) or history.kind not in ("number", "constant"):
+        return []
+    number = history.query.number if history.kind == "number" else history.states[-1]
+    for table in ("control", "alloc"):
+        changes = authority.changes(releases, table, number, history.query.name or None)
+        if any(change.privilege not in (authority.NOT_EXPORTED, authority.DEPRECATED) for change in changes):
+            return [change for change in changes if change.version in chosen]
+    return []
+
+
+def _change_as_json(change: Change) -> dict[str, Any]:
+    return {
+        "release": change.version,
+        "parent": change.parent,
+        "from": change.before,
+        "to": change.privilege,
+    }
+
+
+def _lines(history: History, privileges: list[Change]) -> Iterator[str]:
+    from nvproxy_model.drivers import authority
     from nvproxy_model.drivers.compare.history import label
     from nvproxy_model.drivers.render.text import columns
 
@@ -87,6 +118,14 @@ def _lines(history: History) -> Iterator[str]:
     else:
         for index, state in enumerate(history.states):
             yield f"{label(index)}: {_value(state)}"
+    if privileges:
+        yield "who may call it:"
+        yield from columns(
+            [
+                ("from", "parent", "privilege"),
+                *((change.version, change.parent or "-", authority.WORDS[change.privilege]) for change in privileges),
+            ]
+        )
     yield ""
 
 

@@ -15,8 +15,10 @@ from nvproxy_model.tools.output import print_json, progress, say, versions
 if TYPE_CHECKING:
     from nvproxy_model.drivers.facts import Facts
     from nvproxy_model.drivers.parsing.headers import Wanted
+    from nvproxy_model.drivers.privileges import Privileges
     from nvproxy_model.drivers.release import Release
     from nvproxy_model.drivers.sources.source import Source
+    from nvproxy_model.versions import DriverVersion
 
     Releases = Facts | Source
 
@@ -26,6 +28,7 @@ __all__ = [
     "emit",
     "opened",
     "parent_of",
+    "privileges_of",
     "read_releases",
     "refuse_repeated",
     "release_of",
@@ -61,6 +64,30 @@ def read_releases(
         chosen = releases.releases(versions, wanted, cache=not args.no_cache)
         return progress(chosen, len(versions), "releases")
     return releases.releases(versions, wanted)
+
+
+def privileges_of(args: argparse.Namespace) -> tuple[str, DriverVersion, Privileges]:
+    """The release that ``--driver`` names (by default the newest recorded one that is listed), the node of the table whose
+    rows hold there, and who may call what in it."""
+    from nvproxy_model import versions as table
+    from nvproxy_model.drivers import authority
+    from nvproxy_model.drivers.sources.source import Source
+    from nvproxy_model.drivers.sources.tables import PrivilegeReader
+
+    with opened(args) as releases:
+        known = [version for version in table.load() if version in releases.versions]
+        version = args.driver or (known[-1] if known else None)
+        if version is None:
+            fail("no release of driver_versions.yaml is in the source; name one with --driver")
+        node = authority.listed_for(version, lambda name: parent_of(releases, name))
+        if node is None:
+            fail(f"{version}: no ancestor of it is in driver_versions.yaml, so there are no rows to compare with")
+        found = (
+            PrivilegeReader(releases).read(version) if isinstance(releases, Source) else releases.privileges(version)
+        )
+        if found is None:
+            fail(f"{version}: recorded from a tree without the driver's tables of who may call what")
+    return version, node, found
 
 
 def parent_of(releases: Releases, version: str) -> str | None:

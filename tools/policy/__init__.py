@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nvproxy_model.naming import TABLES
-from nvproxy_model.tools.arguments import ALLOW_UNSUPPORTED, CAPS, PROFILE, driver, formats, release, table
+from nvproxy_model.tools.arguments import ALLOW_UNSUPPORTED, CAPS, PENDING, PROFILE, driver, formats, release, table
 from nvproxy_model.tools.command import Command, Example, OneOf, Program, argument
 
 __all__ = ["PROGRAM", "main"]
@@ -51,6 +51,7 @@ PROGRAM = Program(
                 CAPS,
                 PROFILE,
                 ALLOW_UNSUPPORTED,
+                PENDING,
                 formats("csv", "markdown"),
             ),
             ("nvproxy-policy/explain/1",),

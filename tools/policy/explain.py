@@ -13,6 +13,7 @@ from nvproxy_model.abi.windows import window
 from nvproxy_model.caps import DEFAULT, Caps
 from nvproxy_model.drivers.names import allocation, ever
 from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
+from nvproxy_model.followed import described
 from nvproxy_model.layout import Layout
 from nvproxy_model.policy.decision import Decision, Facts, Verdict, Why
 from nvproxy_model.policy.hardened import CAPS
@@ -30,7 +31,19 @@ from nvproxy_model.versions import DriverVersion
 __all__ = ["run"]
 
 SCHEMA = "nvproxy-policy/explain/1"
-_COLUMNS = ("kind", "number", "name", "verdict", "conditional", "why", "errno", "status", "capabilities", "answer", "advice")
+_COLUMNS = (
+    "kind",
+    "number",
+    "name",
+    "verdict",
+    "conditional",
+    "why",
+    "errno",
+    "status",
+    "capabilities",
+    "answer",
+    "advice",
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,7 +92,12 @@ def _text_not_a_call(found: Asked) -> Iterator[str]:
 
 def _row(answer: Mapping[str, Any]) -> tuple[object, ...]:
     caps = ",".join(answer["admits"]["caps"])
-    return (*(answer[name] for name in ("kind", "hex", *_COLUMNS[2:8])), caps, answer["answer"], "; ".join(answer["advice"]))
+    return (
+        *(answer[name] for name in ("kind", "hex", *_COLUMNS[2:8])),
+        caps,
+        answer["answer"],
+        "; ".join(answer["advice"]),
+    )
 
 
 def _answer(policy: Policy, call: Call) -> dict[str, Any]:
@@ -108,6 +126,9 @@ def _answer(policy: Policy, call: Call) -> dict[str, Any]:
             "gvisor": policy_upstream.place(call.table, shown, policy.version),
             "driver": policy_upstream.driver(call.table, name),
         },
+        "rm": _authority(call, name, policy.version),
+        "driver_is_recorded": _is_recorded(policy.version),
+        "later": _later(shown),
         "decoded": _decoded(call),
         "allocated": allocation(call.number) if call.table == "alloc" else None,
         "as_status": status_note(call.number) if call.table != "control" else None,
@@ -191,6 +212,27 @@ def _params(rule: Rule, version: DriverVersion, size: int | None) -> dict[str, A
         for leaf in layout.leaves()
     ]
     return {"struct": name, "size": layout.size, "source": source, "fields": leaves}
+
+
+def _authority(call: Call, name: str | None, version: DriverVersion) -> dict[str, Any] | None:
+    """Who may make the call, as the driver's own tables say at the release or at its nearest recorded ancestor."""
+    from nvproxy_model.drivers import authority, facts
+
+    recorded = facts.load()
+    release = authority.recorded_for(recorded, version)
+    said = None if release is None else authority.ask(recorded, release, call.table, call.number, name)
+    return None if said is None else said.as_json()
+
+
+def _is_recorded(version: DriverVersion) -> bool:
+    from nvproxy_model.drivers import facts
+
+    return version.name in facts.load()
+
+
+def _later(rule: Rule | None) -> str | None:
+    """Where a row came from that the followed revision of gVisor lacks."""
+    return described(rule.later) if rule is not None and rule.later is not None else None
 
 
 def _recorded(name: str, version: DriverVersion) -> tuple[Layout | None, str | None]:
@@ -305,6 +347,7 @@ def _text(head: str, answers: list[dict[str, Any]]) -> Iterator[str]:
             yield f"  nearest    {', '.join(format(row['number'], '#x') + ' ' + row['name'] for row in answer['nearest'])}"
         if answer["as_status"] is not None:
             yield f"  status     {answer['as_status']}"
+        yield from _text_authority(answer)
         for who, where in answer["upstream"].items():
             if where is not None:
                 yield f"  {who:11}{where}"
@@ -337,3 +380,14 @@ def _text_params(params: dict[str, Any] | None) -> Iterator[str]:
     for field in params["fields"]:
         place = f"{field['offset']:5} {field['size']:5}  {field['path']:{width}}"
         yield f"    {place}  {field['type']:10}  {field['role'] or ''}".rstrip()
+
+
+def _text_authority(answer: Mapping[str, Any]) -> Iterator[str]:
+    rm = answer["rm"]
+    if rm is not None:
+        where = "" if answer["driver_is_recorded"] else f" (as {rm['release']} has it)"
+        yield f"  privilege  {rm['words']}{where}"
+        if rm["chips_words"] is not None:
+            yield f"  chips      {rm['chips_words']}"
+    if answer["later"] is not None:
+        yield f"  row        newer than the followed revision of gVisor: {answer['later']}"

@@ -119,20 +119,24 @@ def _layout(of: CStruct) -> list[tuple[str, int, int]]:
 
 @contextlib.contextmanager
 def _recorder(args: argparse.Namespace, host: str) -> Iterator[Recorder | None]:
-    """The trace, whose closing may fail too: a full disk is said, and changes nothing else."""
+    """The trace. When it cannot be finished that is said, and changes nothing else."""
     if args.record is None:
         yield None
         return
+    entries = table.entries(Catalog(host))
     head = Header(driver=host, arch=platform.machine(), recorder="broker", command=tuple(args.cmd))
-    begun = False
+    file = writing(args.record, head)
     try:
-        with writing(args.record, head) as writer:
-            begun = True
-            yield Brokered(writer, table.entries(Catalog(host)))
+        writer = file.__enter__()
     except OSError as error:
-        if not begun:
-            fail(f"{args.record}: {error.strerror or error}")
-        warn(PROGRAM, f"{args.record}: {error.strerror or error}: the trace is not complete")
+        fail(f"{args.record}: {error.strerror or error}")
+    try:
+        yield Brokered(writer, entries)
+    finally:
+        try:
+            file.__exit__(None, None, None)
+        except OSError as error:
+            warn(PROGRAM, f"{args.record}: {error.strerror or error}: the trace is not complete")
 
 
 def _name(report: Report, host: str) -> None:

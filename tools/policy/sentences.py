@@ -43,6 +43,8 @@ def _cause(what: str, answer: Mapping[str, Any], policy: Policy, decision: Decis
         return f"nvproxy has no rule for {what}"
     if decision.why is Why.OPT_IN:
         return f"{what} needs an opt-in of the embedder"
+    if decision.why is Why.PENDING:
+        return f"{what} has a row that was seen in gVisor, and nobody has confirmed that it was merged"
     if decision.why is Why.WINDOW:
         return f"{what} is in the bypass window {_window(decision)}, which is closed here"
     if decision.why is Why.SIZE:
@@ -83,6 +85,8 @@ def advice(answer: Mapping[str, Any], policy: Policy, decision: Decision) -> lis
         lines.append(f"use another driver: {_releases(answer)}")
     elif decision.why is Why.OPT_IN:
         lines.append(f"Policy.for_driver(..., extra=[{answer['hex']}])")
+    elif decision.why is Why.PENDING:
+        lines.append("--pending, or Policy.for_driver(..., pending=True), admits such rows")
     elif decision.why is Why.UNKNOWN:
         lines.append("no capability and no listed release admits it: a row is needed, docs/adding-a-command.md says how")
     return lines

@@ -45,7 +45,14 @@ def node_of(text: str, *, allow_unsupported: bool) -> DriverVersion:
 def policy_of(args: argparse.Namespace, *, extra: Iterable[int] = ()) -> Policy:
     """The policy that ``--driver``, ``--caps`` and ``--profile`` ask for."""
     node = node_of(args.driver, allow_unsupported=args.allow_unsupported)
-    return Policy.for_driver(node.name, caps_of(args.caps), profile=args.profile, allow_unsupported=True, extra=extra)
+    return Policy.for_driver(
+        node.name,
+        caps_of(args.caps),
+        profile=args.profile,
+        allow_unsupported=True,
+        extra=extra,
+        pending=getattr(args, "pending", False),
+    )
 
 
 def structs(rule: Rule, version: DriverVersion) -> list[str]:

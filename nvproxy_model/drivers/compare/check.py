@@ -19,7 +19,9 @@ __all__ = ["CheckReport", "CheckedRelease", "check_release", "model_release", "n
 
 @dataclass(frozen=True, slots=True)
 class CheckedRelease:
-    """One release's answer. ``status`` is ``same``, ``different`` or ``not-checkable``, the last with a ``reason``.
+    """One release's answer. ``status`` is ``same``, ``different``, ``agrees`` (with an independent table, which the ``reason``
+    names: see `nvproxy_model.drivers.evidence`) or ``not-checkable``, with a ``reason``. ``provenance`` says how the release is
+    known: a tag, whose signature nobody verified, or a commit.
 
     ``model`` is the release of driver_versions.yaml whose tables were compared: the release itself or its nearest
     listed ancestor. In ``findings`` ``base`` is ours and ``next`` the release's.
@@ -33,6 +35,7 @@ class CheckedRelease:
     structs: int = 0
     constants: int = 0
     findings: tuple[Finding, ...] = ()
+    provenance: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The release as the schema check/1 states it."""
@@ -41,6 +44,7 @@ class CheckedRelease:
             "model": self.model,
             "status": self.status,
             "reason": self.reason,
+            "provenance": self.provenance,
             "headers": self.headers,
             "structs": self.structs,
             "constants": self.constants,
@@ -61,7 +65,10 @@ class CheckReport:
 
     @property
     def exit_status(self) -> int:
-        """0: something was compared and all of it is the same; 1: something differs; 2: nothing was compared."""
+        """0: something was compared with headers and all of it is the same; 1: something differs; 2: neither.
+
+        Agreement with an independent table is not sameness, so that alone it is 2.
+        """
         if self.count("different"):
             return 1
         return 0 if self.count("same") else 2
@@ -75,7 +82,9 @@ class CheckReport:
             f"{same} same",
             f"{different} different",
         ]
-        return f"{parts[0]}: {parts[1]}, {parts[2]}; {self.count('not-checkable')} not checkable"
+        agree = self.count("agrees")
+        weaker = f"{agree} agree{'s' * (agree == 1)} with an independent table, " if agree else ""
+        return f"{parts[0]}: {parts[1]}, {parts[2]}; {weaker}{self.count('not-checkable')} not checkable"
 
     def as_json(self) -> dict[str, Any]:
         """The whole as ``nvproxy-differ/check/1``."""
@@ -87,6 +96,7 @@ class CheckReport:
                 "compared": self.count("same") + self.count("different"),
                 "same": self.count("same"),
                 "different": self.count("different"),
+                "agrees": self.count("agrees"),
                 "not-checkable": self.count("not-checkable"),
                 "findings": sum(len(release.findings) for release in self.releases),
             },

@@ -19,18 +19,14 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
+from nvproxy_model.drivers import yaml_file
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.layout import Layout
 
 __all__ = ["Break", "Pin", "PinError", "PinReport", "Places", "check", "dump", "load", "nearest", "offsets"]
 
-MAX_FILE = 1 << 20
 MAX_PINS = 100_000
-MAX_DIGITS = 80
-"""Characters of a number: 64 bits in binary, with their prefix and separators."""
 
 
 class PinError(NvproxyError, ValueError):
@@ -79,45 +75,12 @@ class PinReport:
     """For a name that none of the releases has: the nearest one that there is, or ``""``. Nothing is judged then."""
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML's own loader keeps the last of two equal keys; here that is an error."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = {key for key in keys if isinstance(key, str) and keys.count(key) > 1} if len(keys) < 2000 else set()
-        if twice or any(not isinstance(key, str) for key in keys):
-            what = f"{min(twice)} stands there twice" if twice else "a key is not a name"
-            raise PinError(f"line {node.start_mark.line + 1}: {what}")
-        if len(set(keys)) != len(keys):
-            raise PinError(f"line {node.start_mark.line + 1}: a name stands there twice")
-        return dict(super().construct_mapping(node, deep))
-
-
-def _integer(loader: Any, node: Any) -> Any:
-    """YAML 1.1 reads 1:30 as 90, in quadratic time; nobody means that here, so such a word stays text and is refused."""
-    return node.value if ":" in node.value or len(node.value) > MAX_DIGITS else loader.construct_yaml_int(node)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
-
-
 def load(text: bytes) -> list[Pin]:
     """The pins of a file. Raises PinError with one line that says what is wrong with it."""
-    if len(text) > MAX_FILE:
-        raise PinError(f"over {MAX_FILE >> 20} MiB")
-    try:
-        data = yaml.load(text, _Loader)
-    except PinError:
-        raise
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        raise PinError(f"{where}{getattr(error, 'problem', None) or 'not YAML'}") from None
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise PinError(f"not YAML: {str(error).splitlines()[0]}") from None
+    data = yaml_file.parse(text, PinError)
     top = _mapping(data, "the file", {"pin", "driver", "structs", "constants"})
     if top.get("pin") != 1:
-        raise PinError(f"pin: {_shown(top.get('pin'))}; this version reads `pin: 1`")
+        raise PinError(f"pin: {yaml_file.described(top.get('pin'))}; this version reads `pin: 1`")
     pins: list[Pin] = []
     for name, body in _mapping(top.get("structs", {}), "structs").items():
         struct = _mapping(body, name, {"size", "offsets"})
@@ -138,7 +101,7 @@ def load(text: bytes) -> list[Pin]:
 
 def _mapping(value: Any, what: str, keys: set[str] | None = None) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise PinError(f"{what}: want `name: value` lines, not {_shown(value)}")
+        raise PinError(f"{what}: want `name: value` lines, not {yaml_file.described(value)}")
     unknown = sorted(set(value) - keys) if keys is not None else []
     if unknown:
         near = difflib.get_close_matches(unknown[0], keys or (), 1)
@@ -148,17 +111,8 @@ def _mapping(value: Any, what: str, keys: set[str] | None = None) -> Mapping[str
 
 def _number(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 64:
-        raise PinError(f"{what}: want a number, not {_shown(value)}")
+        raise PinError(f"{what}: want a number, not {yaml_file.described(value)}")
     return value
-
-
-def _shown(value: Any) -> str:
-    """A value in a message. Of a list or mapping only what it is: aliases can make its text larger than any memory."""
-    if isinstance(value, int):
-        return "a number of more than 64 bits" if value.bit_length() > 64 else repr(value)
-    if isinstance(value, (dict, list, set, tuple)):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"{value!r:.40}"
 
 
 def offsets(layout: Layout, prefix: str = "", base: int = 0) -> Iterator[tuple[str, int]]:

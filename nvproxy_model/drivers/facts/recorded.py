@@ -16,10 +16,13 @@ from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, natu
 from nvproxy_model.errors import UnknownDriverVersion
 from nvproxy_model.layout import Layout
 
-__all__ = ["FACTS", "Facts", "load", "nearest_names", "own_file"]
+__all__ = ["AS_OF", "FACTS", "Facts", "load", "nearest_names", "own_file"]
 
 FACTS = Path(__file__).with_name("facts.json.xz")
 """The shipped file: the public releases of NVIDIA's open-gpu-kernel-modules that this copy knows."""
+
+AS_OF = "2026-08-21"
+"""The state of the repository that the shipped file was recorded from."""
 
 ORIGIN = "recorded facts"
 T = TypeVar("T")

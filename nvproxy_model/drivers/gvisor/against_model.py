@@ -19,7 +19,6 @@ from nvproxy_model.versions import DriverVersion
 __all__ = ["compare_with_model"]
 
 
-
 _VERSION_GO = "pkg/sentry/devices/nvproxy/version.go:1"
 
 _REFUSING = {"rmNumaInfo"}
@@ -37,7 +36,9 @@ def compare_with_model(nvproxy: Nvproxy) -> Parity:
         compared = 0
         if node is not None:
             for table in TABLES:
-                compared += _compare_table(nvproxy, version.tables[table], node, active(abi.TABLES[table], node), gathered)
+                compared += _compare_table(
+                    nvproxy, version.tables[table], node, active(abi.TABLES[table], node), gathered
+                )
         elif version.registered:
             unknown = Difference("version-unknown", "driver_versions.yaml has no such release", version.version, None)
             gathered.add(version.version, version.version, unknown, _VERSION_GO)

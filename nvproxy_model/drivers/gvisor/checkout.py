@@ -33,6 +33,7 @@ class Nvproxy:
 
     revision: str
     nvgpu: GoPackage
+    nvproxy: GoPackage
     versions: Mapping[str, Version]
     unread: tuple[Unread, ...]
 
@@ -59,7 +60,7 @@ def read(path: Path, revision: str | None = None) -> Nvproxy:
     nvgpu.read_all()
     found, unread = versions(nvproxy)
     everything = {*nvgpu.unread, *nvconf.unread, *nvproxy.unread, *unread}
-    return Nvproxy(label, nvgpu, found, tuple(sorted(everything)))
+    return Nvproxy(label, nvgpu, nvproxy, found, tuple(sorted(everything)))
 
 
 # Files.

@@ -26,11 +26,13 @@ __all__ = [
     "KINDS",
     "NOTES",
     "SCALARS",
+    "Comparer",
     "Finding",
     "Gathered",
     "Parity",
     "VersionReport",
     "compare",
+    "entries",
     "parity",
     "release_name",
 ]
@@ -170,9 +172,9 @@ def compare(nvproxy: Nvproxy, releases: Mapping[str, Release]) -> Parity:
     gathered = Gathered()
     tags = {version: release_name(version, releases) for version in nvproxy.versions}
     used = {tag: releases[tag] for tag in tags.values() if tag is not None}
-    symbols = {entry.symbol for version in nvproxy.versions.values() for entry in _entries(version)}
+    symbols = {entry.symbol for version in nvproxy.versions.values() for entry in entries(version)}
     named = {symbol for symbol in symbols if any(symbol in release.constants for release in used.values())}
-    comparer = _Comparer(nvproxy, gathered, named)
+    comparer = Comparer(nvproxy, gathered, named)
     reports: list[VersionReport] = []
     for version in nvproxy.versions.values():
         comparer.inner_checks(version)
@@ -203,18 +205,20 @@ def _status(report: VersionReport, gathered: Gathered) -> str:
     return "not-checkable" if report.reason else "different" if gathered.at(report.version) else "same"
 
 
-class _Comparer:
+class Comparer:
+    """A checkout's rows and Go types against releases; differences go to ``gathered``."""
+
     def __init__(self, nvproxy: Nvproxy, gathered: Gathered, named: set[str]) -> None:
         self.nvproxy, self.gathered = nvproxy, gathered
         self.used_types = {
             name
             for version in nvproxy.versions.values()
-            for entry in _entries(version)
+            for entry in entries(version)
             for name in (entry.handler_type, *(struct.go_type for struct in entry.structs or ()))
             if name
         }
         self.named = named
-        self.keys = {entry.symbol for version in nvproxy.versions.values() for entry in _entries(version)}
+        self.keys = {entry.symbol for version in nvproxy.versions.values() for entry in entries(version)}
         self.go_layouts: dict[str, Layout] = {}
         unread = {item.what for item in nvproxy.unread}
         for name in nvproxy.nvgpu.struct_names:
@@ -232,7 +236,7 @@ class _Comparer:
                 Difference("rows-unmatched", row.detail, None, None),
                 "pkg/sentry/devices/nvproxy/version.go:1",
             )
-        for entry in _entries(version):
+        for entry in entries(version):
             types = [struct.go_type for struct in entry.structs or () if struct.go_type]
             if entry.handler_type and types and entry.handler_type not in types:
                 self._row(
@@ -275,8 +279,8 @@ class _Comparer:
         """Checks one version; returns how many structs were found in the driver and compared."""
         numbers: dict[int, list[str]] | None = None
         structs: set[str] = set()
-        for entry in _entries(version):
-            name = entry.name or self._symbol(entry, release)
+        for entry in entries(version):
+            name = entry.name or self.symbol(entry, release)
             value = release.constants.get(name)
             if value is None and entry.name is None and name not in self.named:
                 self._row(version, entry, Difference("number-unnamed", f"{entry.number:#x}", entry.number, None))
@@ -293,7 +297,7 @@ class _Comparer:
         return len(structs)
 
     @staticmethod
-    def _symbol(entry: Entry, release: Release) -> str:
+    def symbol(entry: Entry, release: Release) -> str:
         """The row's constant; for a control that is keyed by a bare number, the driver's name of that number."""
         if entry.table == "control" and not re.fullmatch(r"[A-Za-z]\w*", entry.symbol):
             return next((name for name in release.params if release.constants.get(name) == entry.number), entry.symbol)
@@ -301,7 +305,7 @@ class _Comparer:
 
     def _check_structs(self, version: Version, entry: Entry, name: str, release: Release) -> set[str]:
         found: set[str] = set()
-        for struct_name, go_type in self._structs_of(version, entry, name, release):
+        for struct_name, go_type in self.structs_of(version, entry, name, release):
             if struct_name in SCALARS:
                 if go_type is not None and self.go_layouts[go_type].size != SCALARS[struct_name]:
                     size = self.go_layouts[go_type].size
@@ -326,7 +330,7 @@ class _Comparer:
                 self._check_type(version, entry, go_type, struct_name, layout)
         return found
 
-    def _structs_of(
+    def structs_of(
         self, version: Version, entry: Entry, name: str, release: Release
     ) -> Iterator[tuple[str, str | None]]:
         """The driver's structs of a row and their Go types: as it says, else by Go type, else by the controls' rule."""
@@ -349,7 +353,10 @@ class _Comparer:
         self._row(version, entry, Difference("no-struct-named", detail, None, None))
 
     def _check_simple(self, version: Version, entry: Entry, struct: str, release: Release) -> None:
-        carriers = {unfit.path: unfit for unfit in reversed([*simple_struct_carriers(release, entry.name or entry.symbol, struct)])}
+        carriers = {
+            unfit.path: unfit
+            for unfit in reversed([*simple_struct_carriers(release, entry.name or entry.symbol, struct)])
+        }
         for unfit in carriers.values():
             detail = f"{struct}.{unfit.path}: {unfit.why}"
             self._row(version, entry, Difference(f"simple-{unfit.what}", detail, entry.handler, None))
@@ -436,7 +443,8 @@ class _Comparer:
                 yield go_type, layout
 
 
-def _entries(version: Version) -> Iterator[Entry]:
+def entries(version: Version) -> Iterator[Entry]:
+    """Every row of a version, table by table."""
     for table in TABLES:
         yield from version.tables[table].values()
 

@@ -42,7 +42,9 @@ def check_lines(report: CheckReport) -> Iterator[str]:
     """A table of releases, their findings, and the summary."""
     rows: list[tuple[object, ...]] = [("release", "model", "headers", "structs", "constants", "verdict")]
     for release in report.releases:
-        if release.status == "not-checkable":
+        if release.status == "agrees":
+            rows.append((release.version, release.model, "-", "-", release.constants, f"agrees: {release.reason}"))
+        elif release.status == "not-checkable":
             rows.append((release.version, "-", "-", "-", "-", f"not checkable: {release.reason}"))
         else:
             counts = (release.headers, release.structs, release.constants)

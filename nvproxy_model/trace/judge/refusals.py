@@ -103,7 +103,7 @@ def group_of_call(
             return "refused-outside-too"
     if decision.why in (Why.CAPABILITY, Why.OPT_IN):
         return "capability"
-    if decision.why in (Why.UNKNOWN, Why.VERSION):
+    if decision.why in (Why.UNKNOWN, Why.VERSION, Why.PENDING):
         return "unknown"
     if decision.why is Why.REFUSED and decision.rule is not None and decision.rule.rejected:
         return "always-refused"

@@ -10,6 +10,8 @@
  *	a creator's restore gives it new memory with the old contents: what still maps the old one is on its own
  *	an exported descriptor stays good across its creator's restore
  *	each import has a new handle; a creator's handle stays
+ *	an imported handle cannot be exported (1); a part of an allocation cannot be mapped (801), nor a part of a
+ *	mapping unmapped or given access (1)
  *
  * A kernel stores one word after a delay. If its address is not mapped by then, every later call is 700.
  */
@@ -720,6 +722,8 @@ int cuMemMap(u64 address, u64 size, u64 offset, u64 handle, u64 flags)
 	if (!memory || memory->multicast || !in || flags || !size || (address | size | offset) % GRANULARITY ||
 	    offset + size > memory->size)
 		return leave(INVALID_VALUE);
+	if (offset || size != memory->size)
+		return leave(NOT_SUPPORTED);
 	for (struct mapping *mapping = mappings; mapping; mapping = mapping->next)
 		if (mapping->start < address + size && address < mapping->start + mapping->size)
 			return leave(INVALID_VALUE);
@@ -797,7 +801,7 @@ int cuMemExportToShareableHandle(int *fd, u64 handle, int type, u64 flags)
 	struct memory *memory = memory_of(handle);
 	char path[512];
 
-	if (!memory || flags || !(type & memory->properties.handle_types))
+	if (!memory || memory->imported || flags || !(type & memory->properties.handle_types))
 		return leave(INVALID_VALUE);
 	if (type != 1) {
 		memset(fd, 7, 64);
@@ -1029,6 +1033,7 @@ int cuIpcCloseMemHandle(u64 address)
 
 int cuEventCreate(void **event, unsigned int flags) { *event = malloc(1); return flags > 7; }
 int cuEventRecord(void *event, void *stream) { (void)stream; return !event; }
+int cuEventQuery(void *event) { return !event; }
 int cuEventDestroy_v2(void *event) { free(event); return 0; }
 int cuIpcGetEventHandle(struct ipc *handle, void *event) { memset(handle, 1, sizeof(*handle)); return !event; }
 int cuIpcOpenEventHandle(void **event, struct ipc handle) { *event = malloc(1); return handle.name[0] != 1; }

@@ -121,3 +121,14 @@ def test_a_hostile_size_ends(write: Any) -> None:
     call = '{"k":"ioctl","tid":5,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc0384627","kind":"fe","key":"0x27","top0":"%s"}\n'
     replay = Replay(POLICY).feed(Reader(write(call % top.hex())))
     assert replay.finish()["calls"] == 1
+
+
+def test_a_fork_bomb_is_bounded(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Descriptors that forks hand on are bounded; a child beyond that counts as one that could not be replayed."""
+    monkeypatch.setattr(module, "_INHERITED", 100)
+    opens = [f'{{"k":"open","tid":1,"pid":1,"fd":{fd},"ret":{fd},"path":"/dev/nvidia0"}}' for fd in range(3, 43)]
+    forks = [f'{{"k":"process","tid":{pid},"pid":{pid},"how":"fork","ppid":1}}' for pid in range(2, 7)]
+    head = '{"schema":"nvproxy-trace/1","driver":null}'
+    replay = Replay(POLICY).feed(Reader(write("\n".join([head, *opens, *forks]) + "\n")))
+    summary = replay.finish()
+    assert (summary["skipped"], summary["descriptors"]) == (3, 40 * 3)
