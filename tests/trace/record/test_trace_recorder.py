@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nvproxy_model.trace import format as fmt
 from nvproxy_model.trace.decode.catalog import Catalog
@@ -383,15 +381,3 @@ def test_a_torn_frame_costs_that_frame(programs: Any, tmp_path: Path) -> None:
     cut, problems = read_spool(data[: starts[-1] + 50])
     assert [text.split(" ")[:2] for _, text in problems.kept] == [["a", "torn"], ["the", "spool"]]
     assert cut[-1]["fl"] & UNFINISHED
-
-
-@given(st.binary(max_size=400), st.integers(0, 600), st.integers(0, 8))
-def test_any_spool_is_read(noise: bytes, at: int, drop: int) -> None:
-    header = struct.pack(
-        "=4sIHHIIIQQqiIIIIIII4Q", b"NVTR", 116, 3, 0, 1, 1, 0, 5, 1, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-    )
-    good = header + struct.pack("=I", ~116 & 0xFFFFFFFF)
-    data = good * 3
-    data = data[:at] + noise + data[at + drop :]
-    for obj in read_spool(data)[0]:
-        fmt.record(obj, 1)
