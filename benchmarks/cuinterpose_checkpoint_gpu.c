@@ -41,6 +41,7 @@ struct ipc {
 	X(cuMemGetAllocationGranularity, (size_t *, const struct properties *, int))                       \
 	X(cuMemCreate, (u64 *, size_t, const struct properties *, u64))                                    \
 	X(cuMemRelease, (u64))                                                                             \
+	X(cuMemRetainAllocationHandle, (u64 *, void *))                                                    \
 	X(cuMemAddressReserve, (u64 *, size_t, size_t, u64, u64))                                          \
 	X(cuMemAddressFree, (u64, size_t))                                                                 \
 	X(cuMemMap, (u64, size_t, size_t, u64, u64))                                                       \
@@ -290,6 +291,7 @@ static void run(const char *line)
 		else
 			printf("ok %d\n", fd);
 	}
+	IS("retain") answer(cuMemRetainAllocationHandle(&handles[a], (void *)addresses[b]));
 	IS("take")
 	{
 		int process = syscall(434, (pid_t)a, 0), fd = syscall(438, process, (int)b, 0);

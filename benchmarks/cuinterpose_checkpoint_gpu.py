@@ -461,6 +461,33 @@ def questions() -> None:
         figures["parts"] = answers
 
 
+def exports(driver: Library) -> None:
+    """By the program's own thread and handle, by one that a mapping lends, and by the tracker's thread for an importer."""
+    step("exports after a restore, by size")
+    rows = []
+    for granules in (1, 16, 128, 255, 256, 257, BIG):
+        with scene(1, track=False) as (_, programs):
+            programs[0].share(granules)
+            said = by_driver(programs, driver)
+            answers = []
+            for command in ("export 0", "retain 9 0", "export 9", "export 0"):
+                try:
+                    programs[0].do(command)
+                    answers.append(f"{command}: 0")
+                except Refused as error:
+                    answers.append(str(error))
+            programs[0].do(f"check 0 0 {granules} {FIRST}")
+        with scene(2, track=True) as (where, programs):
+            programs[1].take_in(programs[0], programs[0].share(granules), granules)
+            report = checkpoint.cycle(where, None, driver, LIMITS)
+            ours = f"{report.outcome} {' '.join(report.lost)}"
+        rows.append((granules * 2, said, answers, ours))
+        print(f"  {granules * 2:5} MiB: {said}; {'; '.join(answers)}; ours: {ours}", flush=True)
+        if report.outcome != "done":
+            wrong.append(f"export of {granules * 2} MiB after a restore: {ours}")
+    figures["exports"] = rows
+
+
 def times(driver: Library) -> None:
     step(f"{GIB:g} GiB shared by two processes: a cycle beside the driver's own checkpoint of the two without sharing")
     own, ours, ours_steps, between = [], [], [], []
@@ -699,6 +726,7 @@ def main() -> int:
         lambda: table(driver),
         lambda: obstacles(driver),
         questions,
+        lambda: exports(driver),
         lambda: times(driver),
         overhead,
     ]

@@ -27,6 +27,8 @@ _HELD = (
     "multicast",
     "untracked",
 )
+# The driver keeps them between processes that are all checkpointed; it is not known what becomes of them otherwise.
+_EVENTS = ("ipc_event_given", "ipc_event_opened")
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,8 @@ def _of_member(group: Group, member: Member) -> list[Obstacle]:
         what = f"{held.captures} streams are being captured"
         obstacles.append(Obstacle("capture", member.pid, what, "ask again when the capture has ended"))
     for note in NOTES:
+        if note in _EVENTS and not group.others:
+            continue
         if count := held.notes.get(note, 0):
             what = f"{count} {NOTES[note]}"
             if note in _HELD:
