@@ -209,18 +209,18 @@ def _pins(path: Path) -> None:
 
 
 def pin_entries(count: int) -> bytes:
-    return b"structs:\n" + b"".join(b"  S%d:\n    size: 8\n" % i for i in range(count))
+    return b"pin: 1\nstructs:\n" + b"".join(b"  S%d:\n    size: 8\n" % i for i in range(count))
 
 
 def pin_aliases(size: int) -> bytes:
     """Aliases of aliases: 10^size nodes, were they followed."""
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines = ["pin: 1", "a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, size)]
     return "\n".join(lines).encode()
 
 
 def pin_sexagesimal(size: int) -> bytes:
-    return b"structs:\n  A:\n    size: 1" + b":1" * (size // 2) + b"\n"
+    return b"pin: 1\nstructs:\n  A:\n    size: 1" + b":1" * (size // 2) + b"\n"
 
 
 def _archive(path: Path) -> None:
