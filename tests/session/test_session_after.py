@@ -828,3 +828,108 @@ def test_an_escape_has_the_size_of_its_struct() -> None:
         result = guest.session.ioctl(CTL, request(0x29, size), ARG)
         assert result[:2] == (-1 if error else 0, error)
         assert len(guest.calls) == (not error)
+
+
+@pytest.mark.parametrize("params", [8, 0])
+def test_the_hosts_errno_is_the_guests(params: int) -> None:
+    """Of a control that is passed on whole, too; nothing is written then."""
+    guest = Guest()
+    guest.memory.write(PARAMS, b"\x11" * 8)
+
+    def fail(arg: Buffer) -> int:
+        arg.data[28:32] = b"\x57\0\0\0"
+        for behind in arg.pointers.values():
+            assert isinstance(behind, Buffer)
+            behind.data[:] = b"\xee" * len(behind.data)
+        return errno.ENODEV
+
+    argument = nvos54(0x20800301, params, address=PARAMS if params else 0)
+    result, out = guest.call(0x2A, argument, fail)
+    assert (result.ret, result.errno) == (-1, errno.ENODEV)
+    assert result.decision is not None
+    assert result.decision.allowed
+    assert (out, guest.memory.read(PARAMS, 8)) == (argument, b"\x11" * 8)
+    result, out = guest.call(0x2A, argument, put(28, 0x57))
+    assert (result.ret, out[28:32]) == (0, b"\x57\0\0\0")
+
+
+@pytest.mark.parametrize("letter", [0x00, 0x46, 0x47, 0xFF])
+@pytest.mark.parametrize("direction", [0, 1, 2, 3])
+def test_type_and_direction_do_not_matter(letter: int, direction: int) -> None:
+    for nr, argument in ((0x2A, nvos54(0x20800301, 8)), (0x2B, nvos64(0x900E)), (0xC8, bytes(72))):
+        guest = Guest()
+        guest.memory.write(ARG, argument)
+        result = guest.session.ioctl(CTL, direction << 30 | len(argument) << 16 | letter << 8 | nr, ARG)
+        assert (result.errno, [number for number, _ in guest.calls]) == (0, [request(nr, len(argument))])
+
+
+EVENT = [
+    # hClass of NV0005_ALLOC_PARAMETERS -> the class that the host is asked for, and the status of a refusal
+    (0x79, 0x79, None),
+    (0x80, 0x80, None),
+    (0x05, None, 0x22),
+    (0xDEAD, None, 0x22),
+]
+
+
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize(("inner", "asked", "status"), EVENT)
+def test_an_event_is_of_the_class_that_its_parameters_name(
+    inner: int, asked: int | None, status: int | None, short: bool
+) -> None:
+    """NV0005: hParentClient, hSrcResource, hClass, notifyIndex, data."""
+    guest = Guest()
+    params = struct.pack("<IIIIQ", 0, 0, inner, 0, OTHER)
+    guest.memory.write(PARAMS, params)
+    argument = nvos64(0x5, params=PARAMS)
+    if short:
+        argument = argument[:24] + argument[32:36] + argument[40:44]
+    result, out = guest.call(0x2B, argument)
+    assert result.errno == 0
+    assert len(guest.calls) == (asked is not None)
+    assert out[:12] == argument[:12]
+    assert int.from_bytes(out[12:16], "little") == inner, "the guest sees the class"
+    at = 28 if short else 40
+    assert int.from_bytes(out[at : at + 4], "little") == (status or 0)
+    if asked is not None:
+        arg = guest.calls[0][1]
+        assert arg is not None
+        assert int.from_bytes(arg.data[12:16], "little") == asked
+        assert guest.live()[CLIENT, OBJECT][0] == asked
+        behind = arg.pointers[16]
+        assert isinstance(behind, Buffer)
+        seen = struct.unpack("<IIIIQ", bytes(behind.data))[4] if asked == 0x79 else HOST[OTHER]
+        assert guest.memory.read(PARAMS, 24) == params
+        assert seen in (HOST[OTHER], OTHER)
+
+
+def test_an_event_without_parameters() -> None:
+    guest = Guest()
+    result, _ = guest.call(0x2B, nvos64(0x5, params=0))
+    assert (result.errno, guest.calls) == (errno.EFAULT, [])
+
+
+@pytest.mark.parametrize(
+    ("hclass", "address", "error", "calls"),
+    [
+        (0x900E, PARAMS, 0, 1),  # takes none: the host sees NULL
+        (0x80, 0, 0, 1),
+        (0x80, PARAMS, 0, 1),
+        (0x80, 0x7000, errno.EFAULT, 0),
+        (0x90CD, 0, errno.EFAULT, 0),
+        (0x79, 0, errno.EFAULT, 0),
+        (0x41, PARAMS, 0, 1),
+    ],
+)
+def test_the_parameters_of_a_class(hclass: int, address: int, error: int, calls: int) -> None:
+    guest = Guest()
+    result, out = guest.call(0x2B, nvos64(hclass, params=address))
+    assert (result.errno, len(guest.calls)) == (error, calls)
+    assert out[16:24] == address.to_bytes(8, "little")
+    if calls:
+        arg = guest.calls[0][1]
+        assert arg is not None
+        behind = arg.pointers.get(16)
+        assert (behind is None) is (address == 0 or hclass == 0x900E)
+        if isinstance(behind, Buffer):
+            assert len(behind.data) == {0x80: 56, 0x41: 4}[hclass]
