@@ -177,7 +177,7 @@ class Conformance:
             or (self.plain[key].seen != self.shimmed[key].seen and not self._phantom(key))
         ]
 
-    @property
+    @cached_property
     def groups(self) -> list[Difference]:
         """The differences by route, name and the two answers, those of the most questions first."""
         found: defaultdict[tuple[object, ...], list[tuple[Key, Answer | None, Answer | None]]] = defaultdict(list)
@@ -203,13 +203,13 @@ class Conformance:
             and (shimmed.pointer, shimmed.function) == ("wrapper", key[1])
         )
 
-    @property
+    @cached_property
     def routes(self) -> list[str]:
         """Those that were asked, in the order of ROUTES."""
         asked = {route for route, _ in self.plain}
         return [route for route in ROUTES if route in asked]
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """The surface, and what the shim exports besides."""
         return [*surface.DRIVER, *(name for name in self.exported if name not in surface.DRIVER)]
@@ -244,22 +244,22 @@ class Conformance:
         pairs = {(name, route) for name in names for route in routes} & self._given
         return bool(pairs) and all(self.coverage[name][route] == "covered" for name, route in pairs)
 
-    @property
+    @cached_property
     def covered_routes(self) -> list[str]:
         """Routes on which every name of memory and multicast is covered that the driver gives there."""
         return [route for route in self.routes if self.covered(names=surface.TYPED, routes=[route])]
 
-    @property
+    @cached_property
     def covered_names(self) -> list[str]:
         """Names that are covered on every route that gives them."""
         return [name for name in self.names if self.covered(names=[name], routes=self.routes)]
 
-    @property
+    @cached_property
     def given_names(self) -> list[str]:
         """Names that the driver gives on any route."""
         return [name for name in self.names if any((name, route) in self._given for route in self.routes)]
 
-    @property
+    @cached_property
     def substituted(self) -> int:
         """Answers that were the driver's entry and are the shim's wrapper."""
         return sum(
@@ -267,7 +267,7 @@ class Conformance:
             for key, answer in self.shimmed.items()
         )
 
-    @property
+    @cached_property
     def refused_routes(self) -> list[str]:
         """Routes that gave no function at all without the shim: nothing was compared there."""
         return [route for route in self.routes if not any(given == route for _, given in self._given)]

@@ -37,11 +37,15 @@ LAYOUT = Struct(
 
 
 class Op(IntEnum):
-    """What a request asks for: IDENTIFY, who listens there; EXPORT, the descriptor of a resource. A reply adds REPLY."""
+    """What a request asks for; a reply adds REPLY.
+
+    IDENTIFY: who listens there. EXPORT: the descriptor of a resource. The others come from a coordinator, and only a
+    tracked process knows them; src/cycle.c says what each does: INVENTORY, STATE, CLOSE, LET_GO, HOLD, LOCK, SERVE,
+    IMPORT, OPEN_GATE.
+    """
 
     IDENTIFY = 1
     EXPORT = 2
-    # of a coordinator, to a tracked process; src/cycle.c says what each does
     INVENTORY = 16
     STATE = 17
     CLOSE = 18

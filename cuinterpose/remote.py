@@ -110,8 +110,8 @@ def _mapped(memory: Memory) -> Iterator[Object]:
                 try:
                     magic = memory.read(start, 4)
                 except Unreadable as error:
-                    if path.startswith("/dev/"):  # a device's memory, which cannot be read so
-                        continue
+                    if path.startswith("/dev/") and not path.startswith("/dev/shm/"):
+                        continue  # a device's memory: no object, and it cannot be read this way
                     item.unreadable, magic = str(error), bytearray(b"\x7fELF")
                 if magic == b"\x7fELF":
                     if current:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from cuinterpose import cli, coordinator, remote, surface
+from cuinterpose import doctor as doctor_module
 from cuinterpose.endpoint import Endpoint, Refusal
 from cuinterpose.frame import Status
 from cuinterpose.output import visible
@@ -281,6 +282,40 @@ def test_a_hostile_process_has_a_total(
         assert left_out[0].endswith("objects beyond the first 3")
         assert cli.main(["doctor", "--json", str(pid)]) == 2
         assert left_out[0] in json.loads(capsys.readouterr().out)["unreadable"]
+
+
+TRUNCATE = MAP_ALL.replace('print("ready"', '[os.truncate(name, 0) for name in sys.argv[1:]]\nprint("ready"').replace(
+    "import mmap, sys", "import mmap, os, sys"
+)
+
+
+@pytest.mark.parametrize("where", ["disk", "/dev/shm"])
+def test_a_mapping_that_cannot_be_read_is_said(tmp_path: Path, where: str) -> None:
+    """What was mapped is gone from the file: it may have been anything, the shim included."""
+    if where == "/dev/shm" and not os.path.isdir(where):
+        pytest.skip("no /dev/shm here")
+    file = (tmp_path if where == "disk" else Path(where)) / f"cuinterpose-{os.getpid()}"
+    file.write_bytes(b"x" * 8192)
+    try:
+        with mapping(file, mapper=TRUNCATE) as pid:
+            found, _ = remote.objects(pid, frozenset({"dlsym"}))
+    finally:
+        file.unlink()
+    (item,) = [item for item in found if item.path == str(file)]
+    assert re.fullmatch(r"4 bytes at 0x[0-9a-f]+", item.unreadable)
+    assert diagnose_of(item) == "unclear"
+
+
+def diagnose_of(item: remote.Object) -> str:
+    return doctor_module.Diagnosis(1, None, None, (), (), (), (f"{item.path}: {item.unreadable}",)).verdict
+
+
+def test_devices_are_not_objects() -> None:
+    """A device's memory cannot be read as an object's can, and a mapping of one is no reason for doubt."""
+    with mapping(Path("/dev/zero"), mapper=MAP_ALL.replace("file.fileno(), 0, ", "file.fileno(), 4096, ")) as pid:
+        found, left_out = remote.objects(pid, frozenset({"dlsym"}))
+    assert not [item for item in found if item.path.startswith("/dev/")]
+    assert not left_out
 
 
 def test_no_memory_for_an_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
