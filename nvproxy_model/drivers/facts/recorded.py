@@ -44,13 +44,23 @@ def load(path: Path | None = None) -> Facts:
     Raises SourceError if a file cannot be read.
     """
     if path is not None:
-        return _load(path, None)
+        return _load(path, None, _stamp(path))
     own = own_file()
-    return _load(FACTS, own if own is not None and own.is_file() else None)
+    stamp = None if own is None else _stamp(own)
+    return _load(FACTS, None if stamp is None else own, stamp)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is written anew, or None if it is not there; a damaged one is found when it is read."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
 
 
 @lru_cache(maxsize=4)
-def _load(path: Path, own: Path | None) -> Facts:
+def _load(path: Path, own: Path | None, stamp: tuple[int, int] | None) -> Facts:
     encoded = encoding.read(path)
     return Facts(encoded if own is None else encoding.joined(encoded, encoding.read(own)))
 
