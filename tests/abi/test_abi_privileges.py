@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from nvproxy_model.drivers.authority import listed_for
-
 from nvproxy_model import abi
 from nvproxy_model.drivers import facts
+from nvproxy_model.drivers.authority import listed_for
 from nvproxy_model.drivers.privileges import INTERNAL, KERNEL, Privileges
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.fields import CStruct
