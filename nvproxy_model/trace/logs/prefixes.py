@@ -154,7 +154,7 @@ def _strings(value: Any, depth: int = 0) -> Iterator[str]:
             yield from _strings(item, depth + 1)
     elif isinstance(value, dict):
         for key in _KEYS:
-            if value.get(key):
+            if isinstance(value.get(key), (str, list, dict)):
                 yield from _strings(value[key], depth + 1)
                 return
         for item in value.values():

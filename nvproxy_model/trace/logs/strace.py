@@ -54,6 +54,10 @@ _PID: Final = re.compile(r"\[pid\s+(\d{1,30})\b")
 """strace's process column behind a prefix that the common grammar does not know."""
 
 
+class _Ours(Unreadable):
+    """A call that cannot be read, on what is known to be a device of NVIDIA's."""
+
+
 class _Process:
     __slots__ = ("fds", "pid")
 
@@ -131,7 +135,7 @@ class _Reader:
             self.left -= 1
             process.fds.set(fd, path)
         elif nvidia(path):
-            raise Unreadable(f"more than {_DESCRIPTORS} open files: this one is not followed")
+            raise _Ours(f"more than {_DESCRIPTORS} open files: this one is not followed")
 
     # Lines
 
@@ -177,9 +181,9 @@ class _Reader:
                 return
             answer = answer_of(call.after, line)
             yield from self.answered(tid, call, text, answer)
-        except Unreadable:
+        except Unreadable as error:
             # What is another driver's may be as broken as it likes.
-            if self.ours(name, text, self.threads.get(tid)):
+            if isinstance(error, _Ours) or self.ours(name, text, self.threads.get(tid)):
                 raise
 
     def answered(self, tid: int, call: Call, text: str, answer: Answer) -> Iterator[Fields]:
@@ -326,7 +330,7 @@ class _Reader:
         try:
             length, offset = int(args[1], 0), int(args[5], 0)
         except ValueError:
-            raise Unreadable("a mapping whose size is not a number") from None
+            raise _Ours("a mapping whose size is not a number") from None
         va = {} if answer.err else {"va": answer.ret}
         yield {
             "k": "mmap",

@@ -1,0 +1,522 @@
+"""The edges of each reader: numbers at the ends of their ranges, every escape of a string, every style of a time stamp."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvproxy_model.trace.lines import Problems
+from nvproxy_model.trace.logs import strace
+from nvproxy_model.trace.logs.kinds import KINDS, Import
+from nvproxy_model.trace.logs.prefixes import Clock, Line, Time, strip, texts
+from nvproxy_model.trace.logs.syntax import literal_bytes
+
+Write = Callable[..., Path]
+CTL = "/dev/nvidiactl"
+OPENED = f'openat(AT_FDCWD, "{CTL}", O_RDWR) = 3\n'
+
+
+def read(path: Path, kind: str | None = None) -> tuple[list[dict[str, Any]], Import]:
+    source = Import(path, kind=kind)
+    return list(source), source
+
+
+def one(call: str, write: Write) -> tuple[dict[str, Any] | None, str]:
+    """The record of one ioctl line after an open, or what was wrong with it."""
+    records, source = read(write(f"{OPENED}{call}\n"), "strace")
+    return (records[1] if len(records) > 1 else None), source.problems.kept[0][1] if source.problems.count else ""
+
+
+# strace
+
+LIMITS = {
+    "9223372036854775807": (1 << 63) - 1,
+    "-9223372036854775807": -(1 << 63) + 1,
+    "0x8000000000000001": -(1 << 63) + 1,
+    "0xffffffffffffffff": -1,
+    "00": 0,
+    "07": 7,
+    "0777": 0o777,
+    "0x7": 7,
+    "0xF": 15,
+}
+
+
+@pytest.mark.parametrize("text", LIMITS)
+def test_the_ends_of_results(text: str, write: Write) -> None:
+    record, problem = one(f"ioctl(3, 0xc020462a, 0x1) = {text}", write)
+    assert record is not None, problem
+    assert record["ret"] == LIMITS[text]
+
+
+@pytest.mark.parametrize(
+    "text", ["9223372036854775808000", "-9223372036854775808", "0x8000000000000000", "0x1ffffffffffffffff", "08", "-9"]
+)
+def test_beyond_the_ends(text: str, write: Write) -> None:
+    record, problem = one(f"ioctl(3, 0xc020462a, 0x1) = {text}", write)
+    if text == "-9":
+        assert record is not None
+        assert record["ret"] == -9
+    else:
+        assert (record, bool(problem)) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("EPERM", 1), ("EINVAL", 22), ("(errno 4095)", 4095), ("(errno 1)", 1), ("ENOTTY (x)", 25)]
+)
+def test_errnos(text: str, code: int, write: Write) -> None:
+    record, _ = one(f"ioctl(3, 0xc020462a, 0x1) = -1 {text}", write)
+    assert record is not None
+    assert (record["ret"], record["err"]) == (-1, code)
+
+
+@pytest.mark.parametrize("text", ["(errno 0)", "(errno 4096)", "ENOTHING"])
+def test_errnos_that_are_none(text: str, write: Write) -> None:
+    assert one(f"ioctl(3, 0xc020462a, 0x1) = -1 {text}", write)[0] is None
+
+
+def test_every_errno_of_linux(write: Write) -> None:
+    text = OPENED + "".join(f"ioctl(3, 0xc020462a, 0x1) = -1 {name} (x)\n" for name in errno.errorcode.values())
+    records, source = read(write(text))
+    assert not source.problems.count
+    assert [r["err"] for r in records[1:]] == list(errno.errorcode)
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("<0.000123>", 123_000),
+        ("<1.5>", 1_500_000_000),
+        ("<2>", 2_000_000_000),
+        ("<0.000000001>", 1),
+        ("<12.123456789>", 12_123_456_789),
+    ],
+)
+def test_durations(text: str, nanoseconds: int, write: Write) -> None:
+    record, _ = one(f"ioctl(3, 0xc020462a, 0x1) = 0 {text}", write)
+    assert record is not None
+    assert record["d"] == nanoseconds
+
+
+SYMBOLS = {
+    "TCGETS": 0x5401,
+    "TCSETS": 0x5402,
+    "TIOCGWINSZ": 0x5413,
+    "FIONREAD": 0x541B,
+    "FIONBIO": 0x5421,
+    "FIONCLEX": 0x5450,
+    "FIOCLEX": 0x5451,
+    "FIOASYNC": 0x5452,
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLS)
+def test_requests_by_name(name: str, write: Write) -> None:
+    """asm-generic/ioctls.h. They are any file's, and no driver of ours looks at them."""
+    record, _ = one(f"ioctl(3, {name}, 0x1) = -1 ENOTTY (x)", write)
+    assert record is not None
+    assert (record["kind"], record["req"]) == ("other", hex(SYMBOLS[name]))
+
+
+@pytest.mark.parametrize(("name", "number"), [("FIBMAP", "0x1"), ("FIGETBSZ", "0x2")])
+def test_uvm_s_first_commands(name: str, number: str, write: Write) -> None:
+    records, _ = read(write(f"ioctl(4</dev/nvidia-uvm>, {name}, 0x1) = 0\n"), "strace")
+    assert [(r["kind"], r["key"]) for r in records] == [("uvm", number)]
+
+
+def test_a_request_that_nobody_knows(write: Write) -> None:
+    assert one("ioctl(3, SNDCTL_TMR_TIMEBASE or TCGETS2, 0x1) = 0", write) == (None, "a request that is not a number")
+    assert one("ioctl(3) = 0", write) == (None, "an ioctl without a request")
+    assert one("ioctl(3, 0xc020462a, 0x1", write)[1] == "a call that does not end"
+    assert one("ioctl(3, 0xc020462a, 0x1)", write)[1] == "a call without its result"
+
+
+ESCAPES = {
+    r"\x00\xff\x7F": b"\0\xff\x7f",
+    r"\0\1\12\377\400": b"\0\1\n\xff\0",
+    r"\18": b"\x018",
+    r"\n\t\r\f\v\a\b\e": b"\n\t\r\f\v\a\b\x1b",
+    r"\"\\\'": b"\"\\'",
+    r"plain": b"plain",
+}
+
+
+@pytest.mark.parametrize("text", ESCAPES)
+def test_every_escape_of_a_string(text: str) -> None:
+    assert literal_bytes(text) == ESCAPES[text]
+
+
+@pytest.mark.parametrize("text", [r"\q", r"\ud800", r"\8"])
+def test_escapes_that_strace_does_not_write(text: str) -> None:
+    with pytest.raises(ValueError, match="an escape"):
+        literal_bytes(text)
+
+
+BYTES = (
+    "".join(rf"\x{value:02x}" for value in range(8))
+    + r"\x05\x3d\x00\x00"
+    + r"\x00" * 12
+    + r"\x18\x00\x00\x00\x56\x00\x00\x00"
+)
+
+
+@pytest.mark.parametrize(
+    ("argument", "found"),
+    [
+        (f'"{BYTES}" => "{BYTES}"', {"kind": "control", "key": "0x3d05", "status": "0x56", "top0": 32, "top1": None}),
+        (f'"{BYTES}"', {"kind": "control", "key": "0x3d05", "status": "0x56", "top0": 32, "top1": None}),
+        (f'=> "{BYTES}"', {"kind": "control", "key": "0x3d05", "status": "0x56", "top0": None, "top1": 32}),
+        (f'argp="{BYTES[:44]}"...', {"kind": "fe", "key": "0x2a", "status": None, "top0": 11, "top1": None}),
+        (f'argp="{BYTES[:48]}"...', {"kind": "control", "key": "0x3d05", "status": None, "top0": 12, "top1": None}),
+        ("0x7ffc", {"kind": "fe", "key": "0x2a", "status": None, "top0": None, "top1": None}),
+    ],
+)
+def test_the_bytes_of_a_control(argument: str, found: dict[str, Any], write: Write) -> None:
+    record, problem = one(f"ioctl(3, 0xc020462a, {argument}) = 0", write)
+    assert record is not None, problem
+    sizes = {name: len(bytes.fromhex(record[name])) if name in record else None for name in ("top0", "top1")}
+    assert {"kind": record["kind"], "key": record["key"], "status": record.get("status"), **sizes} == found
+
+
+@pytest.mark.parametrize(("size", "at"), [(0x20, 28), (0x30, 40)])
+def test_the_status_of_both_forms_of_an_allocation(size: int, at: int, write: Write) -> None:
+    data = bytearray(size)
+    data[12:14] = b"\xcd\x90"
+    data[at] = 0x22
+    text = "".join(rf"\x{byte:02x}" for byte in data)
+    record, _ = one(f'ioctl(3, _IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2b, {size:#x}), "{text}") = 0', write)
+    assert record is not None
+    assert (record["kind"], record["key"], record["status"]) == ("alloc", "0x90cd", "0x22")
+    record, _ = one(f'ioctl(3, _IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2b, {size:#x}), "{text}") = -1 EIO (x)', write)
+    assert record is not None
+    assert "status" not in record
+
+
+@pytest.mark.parametrize(
+    ("flags", "same", "shared"),
+    [
+        ("CLONE_VM|CLONE_FILES|CLONE_THREAD", True, True),
+        ("CLONE_VM|CLONE_FILES", False, True),
+        ("CLONE_CHILD_SETTID|SIGCHLD", False, False),
+    ],
+)
+def test_what_a_clone_shares(flags: str, same: bool, shared: bool, write: Write) -> None:
+    text = (
+        f"[pid 1] {OPENED}[pid 1] clone(child_stack=NULL, flags={flags}) = 2\n"
+        f'[pid 2] openat(AT_FDCWD, "/dev/nvidia0", O_RDWR) = 4\n[pid 2] ioctl(3, 0x46c9, 1) = 0\n[pid 1] ioctl(4, 0x46c9, 1) = 0\n'
+    )
+    records, _ = read(write(text), "strace")
+    by = {(r["tid"], r["k"]): r for r in records}
+    assert (by[2, "ioctl"]["pid"] == by[1, "open"]["pid"]) is same
+    assert by[2, "ioctl"]["dev"] == CTL
+    assert ((1, "ioctl") in by) is shared
+
+
+def test_a_closed_range(write: Write) -> None:
+    text = OPENED + OPENED.replace("= 3", "= 7") + OPENED.replace("= 3", "= 9")
+    text += "close_range(4, 8, 0) = 0\nclose_range(9, 4294967295, CLOSE_RANGE_CLOEXEC) = 0\nclose_range(x, 8, 0) = 0\n"
+    text += "".join(f"ioctl({fd}, 0x46c9, 1) = 0\n" for fd in (3, 7, 9))
+    records, source = read(write(text), "strace")
+    assert [(r["k"], r["fd"]) for r in records[3:]] == [("close", 7), ("ioctl", 3), ("ioctl", 9)]
+    assert not source.problems.count
+
+
+@pytest.mark.parametrize("command", ["F_DUPFD", "F_DUPFD_CLOEXEC", "0", "0x406", "1030"])
+def test_every_way_to_copy(command: str, write: Write) -> None:
+    records, _ = read(
+        write(f"{OPENED}fcntl(3, {command}, 10) = 11\nfcntl(3, F_GETFL) = 2\nioctl(11, 0x46c9, 1) = 0\n"), "strace"
+    )
+    assert [(r["k"], r["fd"], r.get("dev")) for r in records[1:]] == [("dup", 3, CTL), ("ioctl", 11, CTL)]
+
+
+def test_a_mapping(write: Write) -> None:
+    text = OPENED + "mmap(NULL, 8192, PROT_READ|PROT_WRITE, MAP_SHARED, 3, 0x1000) = 0x7f0000001000\n"
+    text += "mmap(NULL, 4096, PROT_READ, MAP_SHARED, 3, 0) = -1 EINVAL (Invalid argument)\n"
+    text += "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000003000\nmmap(NULL, x, 0, 0, 3, 0) = 0x1\n"
+    records, source = read(write(text), "strace")
+    assert [(r["len"], r["off"], r.get("va"), r.get("err")) for r in records[1:]] == [
+        (8192, 0x1000, 0x7F0000001000, None),
+        (4096, 0, None, 22),
+    ]
+    assert source.problems.kept == [(5, "a mapping whose size is not a number")]
+
+
+def test_limits_of_tasks_and_files(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strace, "_DESCRIPTORS", 2)
+    records, source = read(write(OPENED + OPENED.replace("= 3", "= 4") + OPENED.replace("= 3", "= 5")), "strace")
+    assert (len(records), [line for line, _ in source.problems.kept]) == (2, [3])
+
+
+def test_interrupted_calls(write: Write) -> None:
+    text = (
+        f"[pid 1] {OPENED}[pid 1] ioctl(3, 0xc020462a,  <unfinished ...>\n[pid 1] <... ioctl resumed> 0x7ffc) = 0 <0.5>\n"
+        "[pid 1] ioctl(3, 0xc030462b <unfinished ...>\n[pid 1] <... ioctl resumed>, 0x7ffc) = 0\n"
+        "[pid 1] ioctl(3, 0xc00446c9, 0x1 <detached ...>\n[pid 1] <... close resumed>) = 0\n[pid 1] <... ioctl resumed>) = 0\n"
+        '[pid 1] <... ioctl resumed>) = 0\n[pid 2] write(1,  <unfinished ...>\n[pid 2] <... write resumed>"", 0) = 0\n'
+    )
+    records, source = read(write(text), "strace")
+    assert [(r["key"], r.get("ret"), r.get("d")) for r in records[1:]] == [
+        ("0x2a", 0, 500_000_000),
+        ("0x2b", 0, None),
+        ("0xc9", 0, None),
+    ]
+    assert source.problems.kept == [(9, "an ioctl is resumed that was not begun in this log")]
+
+
+# Prefixes
+
+STAMPS = {
+    "10:22:01 x": Time("clock", 37_321_000_000_000),
+    "10:22:01.000000001 x": Time("clock", 37_321_000_000_001),
+    "0.000001 x": Time("delta", 1000),
+    "1700000000.25 x": Time("date", 1_700_000_000_250_000_000),
+    "1970-01-02T00:00:01Z x": Time("date", 86_401_000_000_000),
+    "1970-01-02T00:00:01+01:00 x": Time("date", 82_801_000_000_000),
+    "1970-01-01T23:00:01-0130 x": Time("date", 88_201_000_000_000),
+    "1970-01-02 00:00:01,5 x": Time("date", 86_401_500_000_000),
+    "Jan  2 00:00:01 host tag[7]: x": Time("date", 946_771_201_000_000_000),
+    "Jan 2 2001 00:00:01 host tag: x": Time("date", 978_393_601_000_000_000),
+    "I0102 00:00:01.5     221 strace.go:5] x": Time("date", 946_771_201_500_000_000),
+    "Feb 29 00:00:00 host tag: x": Time("date", 951_782_400_000_000_000),
+    "Feb 30 00:00:00 host tag: x": None,
+}
+
+
+@pytest.mark.parametrize("text", STAMPS)
+def test_time_stamps(text: str) -> None:
+    assert strip(text) == ("x", None, STAMPS[text])
+
+
+def test_the_innermost_stamp_and_the_bracket_count() -> None:
+    assert strip("7 8 9 10:00:00 1.5 x") == ("x", "9", Time("delta", 1_500_000_000))
+    assert strip("7 [pid 8] x").pid == "8"
+    assert strip("   7\tx").pid is None
+    assert strip("> " * 40 + "x").body.startswith("> ")
+
+
+def test_a_clock() -> None:
+    clock = Clock()
+    assert [clock.at(Time("clock", hour * 3600 * 10**9)) // 10**9 for hour in (23, 24 - 1, 0, 1, 23, 13)] == [
+        0,
+        0,
+        3600,
+        7200,
+        86400,
+        50400,
+    ]
+    assert clock.at(None) == clock.at(Time("date", 5)) == clock.last
+    clock = Clock()
+    assert [clock.at(Time("delta", 5)), clock.at(Time("delta", 5)), clock.at(Time("delta", 1))] == [0, 5, 6]
+    with pytest.raises(ValueError, match="out of range"):
+        clock.at(Time("date", (1 << 33) * 10**9))
+    assert Clock().at(Time("date", (1 << 33) * 10**9 - 1)) == 0
+
+
+def lines(*texts_of: str, ended: bool = True) -> list[Line]:
+    return list(texts((n, text.encode(), ended or n < len(texts_of)) for n, text in enumerate(texts_of, 1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "end", "torn"),
+    [
+        ("cmd 0x12", 8, False),
+        ("cmd 0x12>", 8, True),
+        ("cmd 0x12 >", 8, True),
+        ("cmd 0x12…", 8, True),
+        ("cmd 0x12...", 8, True),
+        ("cmd 0x12\\", 8, True),
+        ("cmd 0x12 > more", 8, False),
+        ("cmd 0x12, more", 8, False),
+    ],
+)
+def test_marks_of_a_cut(text: str, end: int, torn: bool) -> None:
+    (line,) = lines(text)
+    assert line.torn(end) is torn
+    (line,) = lines(text, ended=False)
+    assert line.torn(end) is (torn or text == "cmd 0x12")
+
+
+@pytest.mark.parametrize(
+    ("following", "broken"),
+    [
+        ("34, object", True),
+        ("34 (x)", True),
+        ("34)", True),
+        ("34", True),
+        ("hello", False),
+        ("[pid 7] x", False),
+        ("123456789", False),
+    ],
+)
+def test_a_number_over_two_lines(following: str, broken: bool) -> None:
+    assert lines("command 0x12", following)[0].whole is not broken
+    assert lines("command 12", following)[0].whole
+
+
+def test_an_envelope_in_an_envelope_in_an_envelope() -> None:
+    import json
+
+    text = "x openat( y"
+    for _ in range(4):
+        text = json.dumps({"log": text})
+    assert [line.text for line in lines(text)] == ["x openat( y"]
+    deeper = json.dumps({"log": text})
+    assert [line.text for line in lines(deeper)] != ["x openat( y"]
+    assert [line.text for line in lines('{"msg": "a\\nb\\n"}')] == ["a", "b"]
+    assert [line.text for line in lines('{"msg": 7, "other": "openat( x"}')] == ["openat( x"]
+    assert [line.text for line in lines('{"none": "x"}')] == []
+    assert [line.text for line in lines('{"msg": "torn')] == ['{"msg": "torn']
+
+
+# runsc, nvproxy
+
+TASK = "I0915 10:11:12.032901     221 strace.go:605] [   2:   7] prog "
+
+
+@pytest.mark.parametrize(
+    ("took", "nanoseconds"),
+    [
+        ("1ns", 1),
+        ("20.731µs", 20_731),
+        ("1.5us", 1500),
+        ("3ms", 3_000_000),
+        ("1.5s", 1_500_000_000),
+        ("1m2s", 62_000_000_000),
+        ("1h", 3600 * 10**9),
+    ],
+)
+def test_runsc_s_durations(took: str, nanoseconds: int, write: Write) -> None:
+    records, _ = read(write(f"{TASK}X close(0x3 {CTL}) = 0 (0x0) ({took})\n"))
+    assert [r["d"] for r in records] == [nanoseconds]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (f"X ioctl(0x3 {CTL}, 0x1ffffffff, 0x7) = 0 (0x0)", "an ioctl that is not whole"),
+        (f"X ioctl(0x80000000 {CTL}, 0xc020462a, 0x7) = 0 (0x0)", "a descriptor that is out of range"),
+        (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = 0 errno=0 (x)", "an errno that Linux does not have: 0"),
+        (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = 0 errno=4096 (x)", "an errno that Linux does not have: 4096"),
+        (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = 2147483648 (0x80000000)", "a result that is out of range"),
+        (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7)", "a call without its result"),
+        (f"X openat(AT_FDCWD /, {CTL}", "an open that is not whole"),
+        (f"X mmap(0x0, {CTL}) = 0 (0x0)", "an mmap that is not whole"),
+        (f"X mmap(0x0, x, 0, 0, 0x3 {CTL}, 0x0) = 0 (0x0)", "an mmap that is not whole"),
+    ],
+)
+def test_runsc_s_broken_lines(line: str, problem: str, write: Write) -> None:
+    records, source = read(write(TASK + line + "\n"), "nvproxy-log")
+    assert (records, source.problems.kept) == ([], [(1, problem)])
+
+
+@pytest.mark.parametrize(
+    ("line", "ret", "err"),
+    [
+        (f"X ioctl(0x7fffffff {CTL}, 0xc020462a, 0x7) = 2147483647 (0x7fffffff)", 2147483647, None),
+        (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = -1 errno=4095 (x)", -1, 4095),
+        (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = 0 errno=1", -1, 1),
+        (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = 18446744073709551615 (0xffffffffffffffff)", -1, None),
+    ],
+)
+def test_runsc_s_results(line: str, ret: int, err: int | None, write: Write) -> None:
+    records, source = read(write(TASK + line + "\n"), "nvproxy-log")
+    assert not source.problems.count
+    assert [(r["ret"], r.get("err")) for r in records] == [(ret, err)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "added object 0xc1d00001:0x5c000001 (class 0x00000080) with parent 0xc1d00001, dependencies []",
+        "freed object 0xc1d00001:0x5c000001 (class 0x00000080)",
+        "freeing object with unknown handle 0xc1d00001:0x1",
+        "handle 0xc1d00001:0x1 already in use",
+        "client handle 0xc1d00001 already in use",
+        "client 0xc1d00001 is already released",
+        "client 0xc1d00001 or 0xc1d00002 is already released",
+        "failed to get client with unknown handle 0xc1d00001",
+        "failed to get clients with unknown handles 0xc1d00001 (0x0) and 0xc1d00002 (0x0)",
+        "failed to get object with unknown handle 0xc1d00001:0x1",
+        "overwriting allocation class 0x00000005 with 0x00000079",
+        "NV_ESC_RM_ALLOC_CONTEXT_DMA2 class 0x00000002",
+        "VID_HEAP_CONTROL function 2",
+        "inferred memory type Uncached for caching type 1",
+        "unknown caching type 9",
+        "pinned 4096 bytes for OS descriptor with handle 0x5c000001",
+        "pinned pages for OS descriptor with handle 0x5c000001",
+        "unpinned 4096 bytes for released OS descriptor",
+        "unpinning pages for released OS descriptor",
+        "failed to unmap 0x1000-0x2000: invalid argument",
+        "disabling MADV_POPULATE_WRITE before NV01_MEMORY_SYSTEM_OS_DESCRIPTOR allocation: invalid argument",
+        "UVM_TOOLS_READ_PROCESS_MEMORY(targetVa=0x1000, len=8) returned status 64",
+        "NVIDIA driver capability set is empty; all GPU operations will fail",
+        "failed to open host /dev/nvidia0: no such file or directory",
+        "failed to open nvidia-uvm: permission denied",
+    ],
+)
+def test_what_says_nothing_about_a_call(said: str, write: Write) -> None:
+    records, source = read(write(f"[   1:   1] nvproxy: {said}\n"))
+    assert (records, source.problems.count) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "escape"),
+    [
+        ("unknown NV_ESC_RM_ALLOC_MEMORY class 0x0000003f", 0x27),
+        ("handler is undefined for NV_ESC_RM_ALLOC_MEMORY class 0x0000003f", 0x27),
+        ("unknown VID_HEAP_CONTROL function 27", 0x4A),
+        ("NV_ESC_RM_IDLE_CHANNELS: NumChannels 4294967295 is too large", 0x41),
+        ("mismatched param sizes for alloc class 0x00000080. Param struct has size 56, got 48 (bytes).", 0x2B),
+        ("requested classlist size exceeds max (200 > 160)", 0x2A),
+        ("NV83DE_CTRL_CMD_DEBUG_READ_MEMORY length 4294967295 exceeds limit 1073741824", 0x2A),
+        ("rmAllocIMEXSession got capDescriptor file of incompatible type *host.fd", 0x2B),
+        ("ignoring NV_ESC_NUMA_INFO", 0xD7),
+    ],
+)
+def test_refusals_of_arguments(said: str, escape: int, write: Write) -> None:
+    records, source = read(write(f"[   1:   1] nvproxy: {said}\n"))
+    assert not source.problems.count
+    assert [(r["kind"], r["key"], r["by"], r["refused"]) for r in records] == [
+        ("fe", hex(escape), "nvproxy", said[:120])
+    ]
+
+
+def test_a_refusal_belongs_to_the_call_that_is_under_way(write: Write) -> None:
+    text = (
+        "[   1:   1] nvproxy: frontend ioctl: nr = 78 = 0x4e, argSize = 56\n"
+        "[   1:   2] nvproxy: frontend ioctl: nr = 41 = 0x29, argSize = 16\n"
+        "[   1:   1] nvproxy: attempted to reuse FD 7 for NV_ESC_RM_MAP_MEMORY\n"
+        "[   1:   3] nvproxy: attempted to reuse FD 7 for NV_ESC_RM_MAP_MEMORY\n"
+        "[   1:   4] nvproxy: frontend ioctl failed: status=0x57\n"
+        "[   1:   2] nvproxy: frontend ioctl failed: status=0x57\n"
+    )
+    records, source = read(write(text))
+    assert [(r["tid"], r["key"], r.get("by"), r.get("status")) for r in records] == [
+        (1, "0x4e", "nvproxy", None),
+        (2, "0x29", "driver", "0x57"),
+    ]
+    assert [line for line, _ in source.problems.kept] == [4, 5]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_that_is_given_is_taken(kind: str, write: Write) -> None:
+    records, source = read(write("nothing here\n"), kind)
+    assert (records, source.kind, source.problems.count) == ([], kind, 0)
+
+
+def test_two_drivers_in_one_log(write: Write) -> None:
+    text = "NVIDIA driver version: 580.126.20\nNVIDIA driver version: 580.126.20\nUnsupported Nvidia driver version: 570.86.15\n"
+    source = Import(write(text + "NVIDIA driver version: 580.1"), kind="nvproxy-log")
+    assert list(source) == []
+    assert source.drivers == {"580.126.20": 1, "570.86.15": 3}
+    assert [line for line, _ in source.problems.kept] == [3]
+
+
+def test_a_record_of_each_reader_has_a_line(write: Write) -> None:
+    problems = Problems()
+    found = list(KINDS["strace"][1](lines(OPENED.strip(), "x", "ioctl(3, 0xc020462a, 1) = 0"), problems))
+    assert [r["k"] for r in found] == ["open", "ioctl"]
