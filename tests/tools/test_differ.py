@@ -387,3 +387,21 @@ def test_facts_are_answered_without_libclang_and_rich() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, env={**os.environ, **ENVIRONMENT}
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_the_table_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grown = tree(NVOS.replace("NvV32 status", "NvU64 status"))
+    releases = {"570.195.03": tree(NVOS), "570.207": tree(NVOS), "570.211.01": grown}
+    repo = repository(tmp_path / "r", releases)
+    status, output, _ = run(capsys, "check", "--unlisted", "--source", str(repo), "--json")
+    report = json.loads(output)
+    answers = {release["version"]: release for release in report["releases"]}
+    assert list(answers) == ["570.207", "570.211.01"]
+    assert (status, report["scope"]) == (1, "unlisted")
+    for version, line in report["yaml"].items():
+        placed = json.loads(run(capsys, "place", version, "--source", str(repo), "--json")[1])
+        assert (placed["yaml"], placed["listed"]) == (line, answers[version]["model"])
+        assert (placed["verdict"] == "same") == (answers[version]["status"] == "same")
+    listed = write(tmp_path / "570.195.03", tree("", "570.195.03"))
+    status, output, _ = run(capsys, "check", "--unlisted", "--source", str(listed))
+    assert (status, output) == (0, f"driver_versions.yaml lists every release of {listed}\n")

@@ -41,6 +41,7 @@ PROGRAM = Program(
                 Example("nvproxy-differ check"),
                 Example("nvproxy-differ check 570.211.01 --source ~/open-gpu-kernel-modules"),
                 Example("nvproxy-differ check --source open-gpu-kernel-modules.tar.xz --format markdown"),
+                Example("nvproxy-differ check --unlisted --source ~/open-gpu-kernel-modules", "what is new?"),
             ),
             _EXITS,
             (
@@ -48,6 +49,11 @@ PROGRAM = Program(
                     "versions", nargs="*", metavar="VERSION", help="releases (default: all of driver_versions.yaml)"
                 ),
                 argument("--recorded", action="store_true", help="every recorded release, listed or not"),
+                argument(
+                    "--unlisted",
+                    action="store_true",
+                    help="every release of the source that driver_versions.yaml lacks, and its line there",
+                ),
                 *_SOURCES,
                 formats("markdown", "sarif"),
             ),

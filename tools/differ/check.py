@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from nvproxy_model.tools.command import fail
-from nvproxy_model.tools.differ.shared import emit, opened
+from nvproxy_model.tools.differ.shared import SAME, emit, opened
 
 if TYPE_CHECKING:
-    from nvproxy_model.drivers.compare.check import CheckedRelease
+    from nvproxy_model.drivers.compare.check import CheckedRelease, CheckReport
     from nvproxy_model.tools.differ.shared import Releases
 
 
@@ -28,7 +30,15 @@ def run(args: argparse.Namespace) -> int:
         where = str(args.source) if args.source else "recorded facts"
         if args.recorded and (args.versions or args.source):
             fail("--recorded: it takes no VERSION and no --source")
-        versions = list(releases.versions) if args.recorded else args.versions or _all(releases)
+        if args.unlisted and (args.versions or args.recorded):
+            fail("--unlisted: it takes no VERSION and no --recorded")
+        versions = (
+            list(releases.versions)
+            if args.recorded
+            else _unlisted(releases)
+            if args.unlisted
+            else args.versions or _all(releases)
+        )
         models: dict[str, str] = {}
         absent: dict[str, str] = {}
         weaker: dict[str, CheckedRelease] = {}
@@ -60,8 +70,40 @@ def run(args: argparse.Namespace) -> int:
         }
     answers = tuple(checked[v] if v in checked else not_checkable(v, absent[v]) for v in versions)
     report = CheckReport(where, answers)
-    emit(args, report.as_json(), check_lines(report))
+    document, lines = report.as_json(), check_lines(report)
+    if args.unlisted:
+        places = _places(report)
+        document |= {"scope": "unlisted", "yaml": places}
+        lines = chain(lines, _place_lines(places, where))
+        if not versions:
+            emit(args, document, [f"driver_versions.yaml lists every release of {where}"])
+            return SAME
+    emit(args, document, lines)
     return report.exit_status
+
+
+def _places(report: CheckReport) -> dict[str, str]:
+    """Release -> its line in driver_versions.yaml, of every release that was compared, as ``place`` prints it."""
+    from nvproxy_model.drivers.compare.placement import node_line
+
+    return {
+        release.version: node_line(release.version, release.model).strip()
+        for release in report.releases
+        if release.status in ("same", "different")
+    }
+
+
+def _place_lines(places: dict[str, str], where: str) -> Iterator[str]:
+    if places:
+        yield f"lines for driver_versions.yaml (nvproxy-differ place V --source {where} has the rest):"
+        yield from (f"  {line}" for line in places.values())
+
+
+def _unlisted(releases: Releases) -> list[str]:
+    """The releases of a source that the table lacks."""
+    from nvproxy_model import versions
+
+    return [version for version in releases.versions if version not in versions.load()]
 
 
 def _agreement(releases: Releases, version: str) -> CheckedRelease:
