@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     output = Path(args.output)
     if output.is_dir():
         fail(f"{printable(args.output)}: is a directory")
-    if not os.access(output.parent, os.W_OK):
+    if not output.exists() and not os.access(output.parent, os.W_OK):
         fail(f"{printable(str(output.parent))}: cannot be written to")
     if args.seccomp:
         from nvproxy_model.trace.record.seccomp import record as watch
@@ -52,7 +52,7 @@ def summary(outcome: Outcome, args: argparse.Namespace) -> list[str]:
             f"{seen.ioctls} ioctls and {seen.opens} opens of {count} process{'' if count == 1 else 'es'}: {printable(args.output)}"
         )
     for what, number in (
-        ("calls ended with their process inside them", seen.unfinished),
+        ("calls have no answer in the trace: their process ended first, or it could not be written", seen.unfinished),
         ("calls had memory that could not be read", seen.faults),
         ("calls had parameters over 1 MiB, cut there", seen.truncated),
     ):
@@ -60,13 +60,13 @@ def summary(outcome: Outcome, args: argparse.Namespace) -> list[str]:
             lines.append(f"{number} {what}")
     for pid, path in seen.unseen[:10]:
         lines.append(
-            f"process {pid} became {printable(path)}, which loaded no recorder (static, setuid, or an "
-            f"environment without ours): not seen"
+            f"process {pid} became {printable(path)}, which did not load the recorder (it is static or setuid, or was "
+            "started without our environment): its calls are not in the trace"
         )
     if len(seen.unseen) > 10:
-        lines.append(f"{len(seen.unseen) - 10} more programs that loaded no recorder")
+        lines.append(f"{len(seen.unseen) - 10} more programs that did not load the recorder")
     if outcome.alive:
-        lines.append(f"still running, not in the trace from here on: {', '.join(map(str, outcome.alive[:10]))}")
+        lines.append(f"still running, and not recorded any more: {', '.join(map(str, outcome.alive[:10]))}")
     if not args.quiet:
         lines.append("not seen: 32-bit system calls; answers" if args.seccomp else f"cannot be seen: {CANNOT_SEE}")
     return lines

@@ -9,6 +9,7 @@ import re
 import signal
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,8 +90,8 @@ def hides(command: str, search: str | None = None) -> str | None:
 
 def _interpreted(head: bytes) -> bool:
     """Whether an ELF file names a dynamic loader (PT_INTERP)."""
-    wide = head[4] == 2
-    order = "little" if head[5] == 1 else "big"
+    wide = head[4:5] == b"\2"
+    order = "little" if head[5:6] == b"\1" else "big"
     at, entry, count = ((0x20, 8), (0x36, 2), (0x38, 2)) if wide else ((0x1C, 4), (0x2A, 2), (0x2C, 2))
 
     def number(place: tuple[int, int]) -> int:
@@ -156,7 +157,7 @@ def record(
     if re.search(r"[ :]", str(recorder)):
         raise RecordError(f"{printable(str(recorder))}: LD_PRELOAD takes no path with a space or colon")
     release = driver or driver_version()
-    spool_path = output.with_name(output.name + ".spool").absolute()
+    spool_path = _spool_of(output)
     numbers = table.pack(table.entries(Catalog(release or newest())))
     try:
         keeper = Keeper(spool_path, numbers, values=values)
@@ -176,7 +177,7 @@ def record(
         try:
             child = subprocess.Popen(command, env=env)
         except OSError as error:
-            spool_path.unlink()
+            _remove(spool_path)
             raise RecordError(f"{printable(command[0])}: {error.strerror or error}") from None
         with waiting(child.pid):
             outcome.status = shell_status(child.wait())
@@ -196,8 +197,21 @@ def record(
             "nvproxy-trace import reads it"
         ) from None
     outcome.alive = [pid for pid in outcome.seen.processes if _lives(pid, spool_path)]
-    spool_path.unlink()
+    _remove(spool_path)
     return outcome
+
+
+def _spool_of(output: Path) -> Path:
+    """Beside the output, where it is looked for if this process dies; for a FIFO or /dev/stdout in a temporary folder."""
+    if output.is_symlink() or (output.exists() and not output.is_file()):
+        return Path(tempfile.mkdtemp(prefix="nvproxy-trace-")) / "spool"
+    return output.with_name(output.name + ".spool").absolute()
+
+
+def _remove(spool_path: Path) -> None:
+    spool_path.unlink()
+    if spool_path.name == "spool":
+        spool_path.parent.rmdir()
 
 
 def newest() -> str:
@@ -220,7 +234,7 @@ def convert(source: Path, output: Path, head: Header, outcome: Outcome, first: i
     """Write the trace of a spool; it says itself what is missing in it. Raises OSError."""
     with open(source, "rb") as raw:
         head.values = spool.keeps_values(raw)
-    with open(source, "rb") as raw, writing(output, head) as writer:
+    with open(source, "rb") as raw, writing(output, head, inputs=(source,)) as writer:
         for obj in spool.records(raw, outcome.problems, outcome.seen, values=head.values, first=first):
             writer.put(obj)
         writer.lose(outcome.problems)

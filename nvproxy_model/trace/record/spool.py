@@ -294,7 +294,7 @@ class _Programs:
                 if flags & DENIED:
                     problems.add(0, f"process {pid} became {printable(path)} without the right to write the spool")
         if self._first is not None and self._first not in self._spoke:
-            problems.add(0, "the program itself loaded no recorder: what it did is not in the trace")
+            problems.add(0, "the program itself did not load the recorder: its calls are not in the trace")
         return result
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nvproxy_model.tools.trace import main
 from nvproxy_model.trace.reader import Reader
@@ -240,7 +242,9 @@ def test_a_program_that_loads_no_recorder_leaves_no_whole_trace(attack: Attack) 
         pytest.skip("no static libc")
     attack.program = static
     outcome = attack.same("raw", "3")
-    assert outcome.problems.kept == [(0, "the program itself loaded no recorder: what it did is not in the trace")]
+    assert outcome.problems.kept == [
+        (0, "the program itself did not load the recorder: its calls are not in the trace")
+    ]
     assert not list_complete(attack.out)
 
 
@@ -359,3 +363,25 @@ def test_bytes_that_are_not_text(attack: Attack, tmp_path: Path) -> None:
 def test_a_spool_in_the_way_and_a_folder_that_is_not_there(attack: Attack, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="No such file"):
         preload.record(["true"], tmp_path / "absent" / "o", recorder=attack.programs.recorder)
+
+
+def test_a_fifo_gets_the_trace(attack: Attack, tmp_path: Path) -> None:
+    attack.out = tmp_path / "fifo"
+    os.mkfifo(attack.out)
+    attack.log.write_bytes(bytes(8))
+    with subprocess.Popen(["cat", attack.out], stdout=subprocess.PIPE, text=True) as reader:
+        preload.record(
+            attack.command(("plain", "3")), attack.out, recorder=attack.recorder, environment=attack.environment()
+        )
+        assert reader.stdout is not None
+        assert reader.stdout.read().count('"k":"ioctl"') == 3
+    assert not list(tmp_path.glob("*.spool"))
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_any_file_may_be_asked_to_run(data: bytes, elf: bool) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"\x7fELF" * elf + data)
+        file.flush()
+        os.chmod(file.name, 0o700)
+        assert preload.hides(file.name) in (None, "static")

@@ -187,7 +187,7 @@ def test_programs_that_do_not_speak(frames: list[bytes], unseen: list[tuple[int,
 
 def test_a_first_program_that_does_not_speak() -> None:
     _, problems, seen = read(spooled(frame(PROCESS, pid=8, time=1)), first=7)
-    assert problems == ["the program itself loaded no recorder: what it did is not in the trace"]
+    assert problems == ["the program itself did not load the recorder: its calls are not in the trace"]
     _, problems, seen = read(spooled(frame(PROCESS, time=1), frame(EXEC, b"/a\x1b", time=2, flags=DENIED)), first=7)
     assert problems == ["process 7 became /a\\x1b without the right to write the spool"]
     assert seen.unseen == [(7, "/a\x1b")]
