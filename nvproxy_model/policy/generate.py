@@ -156,7 +156,8 @@ def _fd(index: int, step: Step[Fd], value: str, strict: bool) -> str:
     role = step.role
     body = _FD.format(value=value, file=role.file, index=index)
     if role.host is not None:
-        body = _HOST_FD.format(value=value, host=role.host)
+        number = (role.host & 0xFFFFFFFF).to_bytes(step.size, "little")
+        body = _HOST_FD.format(value=value, host=struct.unpack(f"<{step.format}", number)[0])
     elif strict:
         body = _WIDE_FD.format(value=value, index=index) + body
     given = "" if role.null is None else value if role.null == 0 else f"{value} != {role.null}"

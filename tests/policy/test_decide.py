@@ -257,3 +257,90 @@ def test_the_facts_of_a_refusal() -> None:
     shut = Policy.for_driver("580.126.20", "profiling").decide_control(0x101, raw, {})
     assert shut.facts is not None
     assert (str(shut.facts.want), shut.facts.field) == ("compute,utility", "NV_ESC_RM_CONTROL, which comes first")
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "status", "number"),
+    [
+        (None, errno.EFAULT, None, 0x5),
+        (bytes(11), errno.EFAULT, None, 0x5),
+        (bytes(8) + (0x5).to_bytes(4, "little"), 0, 0x22, 0x5),
+        (bytes(8) + (0x7F).to_bytes(4, "little"), 0, 0x22, 0x7F),
+        (bytes(8) + (0x79).to_bytes(4, "little") + bytes(4) + (3).to_bytes(8, "little"), 0, None, 0x79),
+        (bytes(8) + (0x90CC).to_bytes(4, "little"), 0, None, 0x90CC),
+    ],
+)
+def test_an_event_names_its_class(data: bytes | None, error: int, status: int | None, number: int) -> None:
+    decision = POLICY.decide_alloc(0x5, data, FILES)
+    assert (decision.errno, decision.status, decision.number) == (error, status, number)
+    assert decision.allowed is (not error and status is None)
+
+
+CONTROL_HEAD = struct.pack("<II", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "arg", "why", "errno_", "status"),
+    [
+        (0xC020462A, CONTROL_HEAD + (0x20800301).to_bytes(4, "little") + bytes(20), Why.RULE, 0, None),
+        (0xC020462A, CONTROL_HEAD + (0x20800FFE).to_bytes(4, "little") + bytes(20), Why.UNKNOWN, 0, 0x56),
+        (0xC020462A, None, Why.NULL, errno.EFAULT, None),
+        (0xC020462A, bytes(31), Why.SIZE, errno.EINVAL, None),
+        (0xC021462A, bytes(33), Why.SIZE, errno.EINVAL, None),
+        (0xC030462B, bytes(12) + (0x41).to_bytes(4, "little") + bytes(32), Why.RULE, 0, None),
+        (0xC020462B, bytes(12) + (0x41).to_bytes(4, "little") + bytes(16), Why.RULE, 0, None),
+        (0xC020462B, bytes(12) + (0xDEAD).to_bytes(4, "little") + bytes(16), Why.UNKNOWN, 0, 0x22),
+        (0xC028462B, bytes(40), Why.SIZE, errno.EINVAL, None),
+        (0xC00046D7, b"", Why.REFUSED, errno.EINVAL, None),
+        (0xC00046D3, b"", Why.UNKNOWN, errno.EINVAL, None),
+        (0xC04846C8, bytes(72), Why.RULE, 0, None),
+        (0xC00846D6, bytes(8), Why.RULE, 0, None),
+    ],
+)
+def test_what_a_frontend_request_says(
+    number: int, arg: bytes | None, why: Why, errno_: int, status: int | None
+) -> None:
+    decision = POLICY.decide_frontend(number, arg, FILES)
+    assert (decision.why, decision.errno, decision.status) == (why, errno_, status)
+    assert decision.allowed is (why is Why.RULE)
+    if arg is not None and decision.allowed and number >> 16 & 0x3FFF in (32, 48):
+        assert decision.params == arg
+
+
+@pytest.mark.parametrize(
+    ("number", "arg", "why"),
+    [
+        (0x30000002, None, Why.RULE),
+        (0x3000, b"", Why.UNKNOWN),
+        (62, b"", Why.UNKNOWN),
+        (0x46, bytes(24), Why.CAPABILITY),
+    ],
+)
+def test_what_a_uvm_command_says(number: int, arg: bytes | None, why: Why) -> None:
+    assert POLICY.decide_uvm(number, arg, FILES).why is why
+
+
+def test_a_policy_cannot_be_taken_apart() -> None:
+    with pytest.raises(AttributeError, match="immutable: caps"):
+        del POLICY.caps
+    assert repr(POLICY) == "<Policy 580.126.20 caps=compute,utility,profiling profile=gvisor>"
+    assert POLICY.rules["alloc"] == POLICY.alloc
+    assert POLICY.decide_control(0x20800301, bytes(4), {}).version == "580.126.20"
+
+
+def test_a_hardened_policy_still_asks_for_whole_structs() -> None:
+    """The profile's own look at a field is taken after the size and the roles are found in order."""
+    hardened = Policy.for_driver("580.126.20", "compute,utility,profiling", profile="hardened")
+    assert hardened.decide_alloc(0x90CD, None, {}).why is Why.NULL
+    assert hardened.decide_alloc(0x90CD, bytes(71), {}).why is Why.SIZE
+    assert hardened.decide_alloc(0x90CD, bytes(72), {}).why is Why.REQUIRED
+    assert hardened.decide_control(0x20801231, None, {}).allowed
+    assert hardened.decide_control(0x20801231, bytes(19), {}).allowed
+    small = hardened.decide_alloc(0x90CD, _event_buffer(recordSize=0x1F, hSubDevice=1), {})
+    assert small.facts == Facts("recordSize", 0x1F, "at least 0x20")
+    assert small.status == 0x1F
+    no_device = hardened.decide_alloc(0x90CD, _event_buffer(recordSize=0x20), {})
+    assert (no_device.facts, no_device.status) == (Facts("hSubDevice", 0, "a subdevice"), 0x33)
+    everyone = hardened.decide_control(0x20801231, bytes(16) + b"\1\0\0\0", {})
+    assert everyone.facts is not None
+    assert (everyone.facts.field, everyone.facts.value, everyone.status) == ("bAllUsers", 1, 0x56)

@@ -242,3 +242,15 @@ def test_the_source_of_a_decider_is_kept() -> None:
 )
 def test_int32(value: int, low: int) -> None:
     assert int32(value) == low
+
+
+@pytest.mark.parametrize("host", [-1, 0, 7])
+def test_a_number_that_the_host_is_given_in_any_case(host: int) -> None:
+    """Whatever the guest's number stands for, but for the one that means none."""
+    of = CStruct("HOSTS", "pad" / NvU32, "fd" / Fd(NvU64, null=9, host=host), "tail" / NvU32)
+    for value in (3, 77, 0, (1 << 64) - 1):
+        decision = ask(of, struct.pack("<IxxxxQIxxxx", 5, value, 6))
+        assert decision.verdict is Verdict.TRANSLATE
+        assert decision.params == struct.pack("<IxxxxQIxxxx", 5, host & 0xFFFFFFFF, 6)
+    untouched = struct.pack("<IxxxxQIxxxx", 5, 9, 6)
+    assert ask(of, untouched) == Decision(Verdict.ALLOW, Why.RULE, CALL, params=untouched)
