@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUDGET = float(os.environ.get("BUDGET", "470"))
 STARTED = time.monotonic()
 PYTHON = shutil.which("python3") or sys.executable
-ENV = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "PYTHONDONTWRITEBYTECODE": "1"}
+ENV = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
 ENV |= {"NCCL_NVLS_ENABLE": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 POLICY = [PYTHON, "-m", "nvproxy_model.tools.policy"]
 TRACE = [PYTHON, "-m", "nvproxy_model.tools.trace"]
@@ -39,6 +39,19 @@ for _ in range(30):
 print(f"loss {float(loss):.4f}")
 """
 MATMUL = "import torch\nx = torch.ones(512, 512, device='cuda')\nfor _ in range({n}): y = x @ x\nprint(float(y[0, 0]))"
+NCCL = """
+import torch, torch.distributed as dist
+def rank(n):
+    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29511", rank=n, world_size=2)
+    x = torch.full((1 << 20,), float(n + 1), device=f"cuda:{n}")
+    dist.all_reduce(x)
+    assert float(x.sum()) == 3.0 * (1 << 20)
+    dist.destroy_process_group()
+import os
+pid = os.fork()
+rank(0 if pid else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else 0)
+"""
 CUPY = "import cupy\nprint(float((cupy.arange(1000, dtype='f4') ** 2).sum()))"
 JAX = "import jax.numpy as n\nprint(float((n.arange(1000, dtype='float32') ** 2).sum()))"
 
@@ -278,10 +291,13 @@ def everything(bench: Bench, work: Path) -> None:
     more = {**ENV, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     bench.program("torch-expandable", [PYTHON, "-c", TRAIN], env=more)
     user = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "--inh-caps=-all"]
-    bench.program("vmm-user", [*vmm, "8"], prefix=user)
+    bench.program("vmm-user", [*vmm, "8"], prefix=user, env={**ENV, "HOME": str(work)})
     if static:
         bench.program("static", [static, "/dev", "calls", "20"])
+        bench.program("event-buffer", [static, "/dev", "chain"], caps=full, flags=["--verify"])
         bench.static(static)
+    if len(list(Path("/dev").glob("nvidia[0-9]"))) > 1:
+        bench.program("nccl", [PYTHON, "-c", NCCL], limit=90, same=False)
     bench.pair("vmm", [*vmm, "4"], 9, 20)
     bench.steady()
     bench.pair("torch start", [PYTHON, "-c", "import torch; torch.ones(1).cuda(); torch.cuda.synchronize()"], 3, 40)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import runpy
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"policy.py", "event_buffer.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"policy.py", "event_buffer.py", "run.py"}
 
 
 def test_policy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,3 +45,17 @@ def test_event_buffer(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1] == "free 0xc1d00001: 0 objects left"
     assert guest.session.objects() == ()
     assert [entry.errno for entry in guest.driver.log if entry.errno] == []
+
+
+def test_run() -> None:
+    from tests.live.watched import available
+
+    available()
+    done = subprocess.run([sys.executable, str(EXAMPLES / "run.py")], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["class 0x41: status 0x0", "class 0xc639: status 0x22"]
+    assert "       1  class 0xc639: status 0x22; no rule has this number" in lines
+    assert lines[-1] == "exit status 0"
+    code = [line for line in (EXAMPLES / "run.py").read_text().splitlines()[4:] if line.strip()]
+    assert len(code) <= 32

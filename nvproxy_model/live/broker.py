@@ -35,7 +35,7 @@ from nvproxy_model.live.turns import Turns
 from nvproxy_model.notification import FOREIGN, Request
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import Table
-from nvproxy_model.session.objects import Graph, Object
+from nvproxy_model.session.objects import Graph, Object, State
 from nvproxy_model.session.ports import Buffer, File, Host, Result
 from nvproxy_model.session.session import Session
 
@@ -150,6 +150,8 @@ class Broker:
         self._here = threading.local()
         self._pending: dict[int, list[tuple[int, int, int, int]]] = {}
         """Client -> (thread, handle, class, parent) of objects that were let through and are not known to exist."""
+        self._asked: list[tuple[int, int]] = []
+        """(client, handle) that --verify has asked about and that stood for something then."""
         self._flying = 0
         self._turns = Turns(self._serve, _THREADS)
 
@@ -519,28 +521,42 @@ class Broker:
     # --verify
 
     def _ask_all(self, call: Call) -> None:
-        """After a free, while nothing else is under way: what the graph holds of this file's clients, the driver holds too."""
+        """After a free, while nothing else is under way: the driver has this file's clients as the graph has them."""
         with self.graph_lock:
-            if self._flying or call.file is None:
+            if self._flying:
                 return
             self._flying += 1
             try:
-                for obj in tuple(self.graph):
-                    root = self.graph.get(obj.client, obj.client)
-                    if root is None or root.owner is not call.file:
-                        continue
-                    answer = self._ask(call, obj.client, obj.handle)
+                for client, handle in self._known_of(call.file):
+                    answer = self._ask(call, client, handle)
                     self.tally.questions += 1
-                    if self.graph.get(obj.client, obj.handle) is not obj:
-                        continue  # freed by another thread meanwhile
-                    if answer is None:
-                        self.tally.findings.append(f"{obj}: the driver has no such handle")
-                    elif obj is not root and answer.parent != obj.parent:
-                        self.tally.findings.append(f"{obj}: its parent is {answer.parent:#x} in the driver")
-                    elif answer.hclass != obj.hclass:
-                        self.tally.findings.append(f"{obj}: its class is {answer.hclass:#x} in the driver")
+                    difference = self._difference(client, handle, answer)
+                    if difference is not None:
+                        self.tally.findings.append(f"{client:#x}:{handle:#x}: {difference}")
             finally:
                 self._flying -= 1
+
+    def _known_of(self, file: OpenFile | None) -> list[tuple[int, int]]:
+        """The handles of the file's clients that stand for something, or did when the driver was last asked."""
+        clients = {obj.client for obj in self.graph if obj.client == obj.handle and obj.owner is file}
+        now = [(obj.client, obj.handle) for obj in self.graph if obj.client in clients]
+        now += [key for key in self.graph.invalidated() if key[0] in clients]
+        before = [key for key in self._asked if key[0] in clients and key not in set(now)]
+        self._asked = [key for key in self._asked if key[0] not in clients] + now
+        return now + before
+
+    def _difference(self, client: int, handle: int, answer: questions.Answer | None) -> str | None:
+        """What the driver says otherwise than the graph, as it is by now."""
+        obj, state = self.graph.get(client, handle), self.graph.state(client, handle)
+        if state is State.FREE:
+            return None if answer is None else f"freed, and class {answer.hclass:#x} in the driver"
+        if answer is None:
+            return f"{state.value}, and the driver has no such handle"
+        if obj is not None and obj.client != obj.handle and answer.parent != obj.parent:
+            return f"its parent is {obj.parent:#x}, and {answer.parent:#x} in the driver"
+        if obj is not None and answer.hclass != obj.hclass:
+            return f"its class is {obj.hclass:#x}, and {answer.hclass:#x} in the driver"
+        return None
 
 
 def _int(value: int) -> int:

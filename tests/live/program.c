@@ -100,6 +100,7 @@ static void chain(void)
 {
 	int fd = ctl(), events = ctl();
 	uint32_t root = client(fd), status;
+	node("nvidia0", O_RDWR | O_CLOEXEC); // without it a real driver makes no device
 	printf("device %x\n", device(fd, root, 0x80001));
 	uint32_t sub[1] = { 0 };
 	alloc(fd, root, 0x80001, 0x80002, 0x2080, sub, sizeof(sub), &status);
@@ -286,6 +287,16 @@ static void gpu(void)
 	printf("without %x\n", device(fd, root, 0x80001));
 	node("nvidia0", O_RDWR);
 	printf("with %x\n", device(fd, root, 0x80002));
+}
+
+static void chrooted(const char *root)
+{
+	if (chroot(root) || chdir("/"))
+		exit(1);
+	nodes = "/dev";
+	printf("modeset %d", node("nvidia-modeset", O_RDWR));
+	printf(" %d\n", errno);
+	printf("control device %s\n", ctl() < 0 ? "fails" : "opens");
 }
 
 static void ends(void)
@@ -553,6 +564,7 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "passed")) passed();
 	else if (!strcmp(what, "ends")) ends();
 	else if (!strcmp(what, "gpu")) gpu();
+	else if (!strcmp(what, "chrooted")) chrooted(argv[3]);
 	else if (!strcmp(what, "races")) races(n);
 	else if (!strcmp(what, "signals")) signals(n);
 	else if (!strcmp(what, "rewriting")) rewriting(n);

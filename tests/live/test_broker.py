@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import sys
 import threading
 import time
@@ -40,9 +41,34 @@ def test_the_event_buffer_chain(static: bool, world: World) -> None:
     assert list(ran.broker.graph) == []
     assert list(ran.driver.fake.objects()) == []
     assert ran.broker.tally.findings == []
-    assert ran.broker.tally.questions == 5  # after the first free: a client, a device, a subdevice, two memories
+    # After the first free: a client, a device, a subdevice, two memories, and the buffer that was invalidated with the third.
+    assert ran.broker.tally.questions == 6
     # The driver keeps the host's number of a registered event, and looks it up again when the buffer names it.
     assert {entry.status for entry in ran.driver.fake.log if entry.number == 0x90CD} == {0}
+
+
+@pytest.mark.parametrize("text", ["live, and the driver has no such handle", "its parent is", "its class is"])
+def test_verifying_finds_what_the_driver_has_otherwise(text: str, world: World) -> None:
+    driver = LockedDriver()
+
+    def change(request: int, arg: Buffer | None) -> None:
+        if arg is None or request & 0xFF != 0x2A or arg.data[8:12] != (0xD02).to_bytes(4, "little"):
+            return
+        client = int.from_bytes(arg.data[:4], "little")
+        subdevice, memory = driver.fake.find(client, 0x80002), driver.fake.find(client, 0x90001)
+        if subdevice is None:
+            return
+        if "parent" in text:
+            subdevice.parent = memory
+        elif "class" in text:
+            subdevice.hclass = 0x80
+        else:
+            driver.fake.ioctl(-1, 0xC0104629, Buffer(bytearray(struct.pack("<IIII", client, 0, 0x80002, 0))))
+
+    driver.during = change
+    ran = world.run("chain", caps="compute,utility,profiling", driver=driver, verify=True)
+    assert any(text in finding for finding in ran.broker.tally.findings)
+    assert not ran.broker.tally.failures
 
 
 def test_refusals_look_as_in_the_sandbox(world: World) -> None:

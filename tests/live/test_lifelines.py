@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +25,7 @@ from nvproxy_model.trace.reader import Reader
 from nvproxy_model.trace.record import table
 from nvproxy_model.trace.record.brokered import Brokered
 from tests import ROOT
-from tests.live.watched import VERSION, World
+from tests.live.watched import NODES, VERSION, World
 
 BROKER = """
 import sys, resource
@@ -182,12 +184,6 @@ def test_a_full_disk_ends_the_trace_and_not_the_program(world: World) -> None:
     assert said == ["a call could not be answered: the trace ends here: No space left on device"]
 
 
-def test_a_program_that_lets_nobody_look_is_counted_and_left_alone(world: World) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may look into everybody")
-    assert world.run("opaque", 3).calls["unseen"]
-
-
 @pytest.mark.parametrize(
     ("number", "text"),
     [
@@ -202,3 +198,76 @@ def test_why_a_program_cannot_be_watched(number: int, text: str) -> None:
     line = guardian._refusal(number)
     assert text in line
     assert "\n" not in line
+
+
+ORDINARY = """
+import ctypes, os, sys
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: what a user's own session is
+"""
+
+
+@pytest.fixture
+def ordinary(world: World) -> Iterator[World]:
+    """The same world where everybody may go; its programs run as nobody."""
+    if os.geteuid() != 0:
+        yield world
+        return
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        place.chmod(0o755)
+        shutil.copytree(world.nodes.parent, place / "w", symlinks=True, ignore=lambda *_: ["dev"])
+        nodes = place / "dev"
+        nodes.mkdir()
+        for node in NODES:
+            os.mkfifo(nodes / node)
+            (nodes / node).chmod(0o666)
+        shutil.copy(world.program, place / "program")
+        (place / "program").chmod(0o755)
+        yield World(nodes, place / "program", None)
+
+
+def as_nobody(world: World, *arguments: str) -> list[str]:
+    """What a program prints under a broker that has no privilege at all, forked off before it gives up what it has."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.geteuid() == 0:
+                exec(ORDINARY)
+            ran = world.run(*arguments)
+            os.write(write, f"{ran.out}{ran.report.status} {dict(ran.calls)}".encode())
+        except BaseException as error:
+            os.write(write, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read) as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    return text.splitlines()
+
+
+def test_an_ordinary_user(ordinary: World) -> None:
+    *lines, last = as_nobody(ordinary, "inherited")
+    assert lines == ["child 0", "parent sees 0", "dup 0", "exec 0", "after 0"]
+    assert last.startswith("0 ")
+
+
+def test_a_program_that_lets_nobody_look_is_counted_and_left_alone(ordinary: World) -> None:
+    lines = as_nobody(ordinary, "opaque", "3")
+    assert "'unseen'" in lines[-1]
+
+
+def test_another_root_hides_the_same_nodes(world: World) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("chroot(2) wants CAP_SYS_CHROOT")
+    if world.static is None:
+        pytest.skip("no static libc")
+    root = world.nodes.parent
+    shutil.copy(world.static, root / "static")
+    ran = world.run("chrooted", str(root), program=root / "static")
+    assert ran.out.splitlines() == [f"modeset -1 {errno.ENOENT}", "control device opens"]
+    assert ran.refused == {"open of /dev/nvidia-modeset": 1}

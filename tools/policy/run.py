@@ -15,25 +15,22 @@ from nvproxy_model.errors import NvproxyError
 from nvproxy_model.fields import CStruct
 from nvproxy_model.live import Broker, NotifyError, Report, StartError
 from nvproxy_model.live.broker import Recorder
+from nvproxy_model.naming import TABLES
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import fail
 from nvproxy_model.tools.output import versions as produced_by
 from nvproxy_model.tools.output import warn
 from nvproxy_model.tools.policy.shared import caps_of, node_of
-from nvproxy_model.trace.decode.catalog import TABLES, Catalog
-from nvproxy_model.trace.format import Header, writing
 from nvproxy_model.trace.judge.notes import DONE_WITHOUT, NOTES
-from nvproxy_model.trace.record import table
-from nvproxy_model.trace.record.brokered import Brokered
 
 __all__ = ["run"]
 
 PROGRAM: Final = "nvproxy-policy"
 FAILED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 """Our own exit statuses, as env(1) has them; every other one is the program's."""
-_TABLES: Final[Mapping[str, str]] = dict(TABLES.items())
-_KINDS: Final[Mapping[str, str]] = {name: kind for kind, name in TABLES.items()}
+_TABLES: Final[Mapping[str, str]] = {"fe": "frontend"}
+"""A trace's name of a kind of call -> its table's, where the two differ."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,7 +100,7 @@ def _policy(args: argparse.Namespace, host: str) -> Policy:
 def _differing(one: Policy, other: Policy) -> list[str]:
     """The structs that two releases give the same call in different layouts."""
     found = set()
-    for name in TABLES.values():
+    for name in TABLES:
         rules, others = getattr(one, name), getattr(other, name)
         for number, rule in rules.items():
             if number in others:
@@ -123,6 +120,11 @@ def _recorder(args: argparse.Namespace, host: str) -> Iterator[Recorder | None]:
     if args.record is None:
         yield None
         return
+    from nvproxy_model.trace.decode.catalog import Catalog
+    from nvproxy_model.trace.format import Header, writing
+    from nvproxy_model.trace.record import table
+    from nvproxy_model.trace.record.brokered import Brokered
+
     entries = table.entries(Catalog(host))
     head = Header(driver=host, arch=platform.machine(), recorder="broker", command=tuple(args.cmd))
     file = writing(args.record, head)
@@ -141,10 +143,14 @@ def _recorder(args: argparse.Namespace, host: str) -> Iterator[Recorder | None]:
 
 def _name(report: Report, host: str) -> None:
     """NVIDIA's names for what no row has, and what is known of single refusals."""
-    with contextlib.suppress(NvproxyError):
-        catalog = Catalog(host)
-        report.names = lambda table, number: catalog.name(_KINDS[table], number)
-    report.notes = {(_TABLES[kind], number): note for (kind, number), note in NOTES.items()}
+    if any(refusal.name is None for refusal in report.tally.refusals.values()):
+        from nvproxy_model.trace.decode.catalog import Catalog
+
+        with contextlib.suppress(NvproxyError, OSError):
+            catalog = Catalog(host)
+            kinds = {table: kind for kind, table in _TABLES.items()}
+            report.names = lambda table, number: catalog.name(kinds.get(table, table), number)
+    report.notes = {(_TABLES.get(kind, kind), number): note for (kind, number), note in NOTES.items()}
 
 
 def _show(report: Report, args: argparse.Namespace) -> None:
