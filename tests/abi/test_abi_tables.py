@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from nvproxy_model import abi, structs, versions
 from nvproxy_model.abi import constants
@@ -18,7 +19,7 @@ from nvproxy_model.drivers.release import control_struct
 from nvproxy_model.fields import CStruct, Fd, Handle, OpaquePointer, UserPointer
 from nvproxy_model.rules import Rule, active
 from nvproxy_model.versions import DriverVersion
-from tests import DATA
+from tests import DATA, ROOT
 
 TREE = versions.load()
 NODES = list(TREE.values())
@@ -48,21 +49,10 @@ class Fact(NamedTuple):
 ABI = read("nvproxy_abi.json.xz")
 FACTS = [Fact(*row) for row in ABI["rows"]]
 
-OURS_ALONE = {
-    ("alloc", 0x7F): "NV_EVENT_BUFFER_BIND: refused with a reason of its own",
-    ("control", 0x90CD0000): "NV_EVENT_BUFFER_CTRL_CMD_NULL: refused with a reason of its own",
-    ("control", 0x90CD0103): "NV_EVENT_BUFFER_CTRL_CMD_VERIF_NOTIFY: refused with a reason of its own",
-    ("control", 0x90CD0105): "NV_EVENT_BUFFER_CTRL_CMD_POST_TELEMETRY_EVENT: refused with a reason of its own",
-    ("control", 0x2080030A): "NV2080_CTRL_CMD_EVENT_RATS_GSP_TRACE_BIND_EVTBUF: refused with a reason of its own",
-    ("control", 0x20801238): "NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2: an opt-in row",
-}
-SLIPS = {
-    ("alloc", 0x90E7, "535.104.05"): "GF100_SUBDEVICE_INFOROM: the headers do not define it before 535.129.03",
-    ("alloc", 0x90E7, "535.113.01"): "GF100_SUBDEVICE_INFOROM: the headers do not define it before 535.129.03",
-    ("control", 0xCB33010C, "555.42.02"): "NV_CONF_COMPUTE_..._GET_KEY_ROTATION_STATE: this branch does not define it",
-}
-"""Entries of nvproxy that the driver of that release contradicts. Ours follows the driver."""
-STRUCT_NAMES = {("frontend", 0xD4): "nvproxy passes bytes; the driver reads gpu ids, NvU32 each"}
+DEVIATIONS = yaml.safe_load((ROOT / "nvproxy_model/abi/known_deviations.yaml").read_text())
+OURS_ALONE = {(entry["table"], entry["number"]): entry["why"] for entry in DEVIATIONS["ours_alone"]}
+SLIPS = {(entry["table"], entry["number"], entry["version"]): entry["why"] for entry in DEVIATIONS["slips"]}
+STRUCT_NAMES = {(entry["table"], entry["number"]): entry["why"] for entry in DEVIATIONS["struct_names"]}
 
 
 def facts_at(node: DriverVersion) -> dict[tuple[str, int], Fact]:
