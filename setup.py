@@ -60,6 +60,12 @@ NATIVE = [
         "-pthread",
         depends=HEADERS,
     ),
+    shared_object(
+        "cuinterpose.libcucheckpoint",
+        [SHIM + f"{name}.c" for name in ("cucheckpoint", "ticket", "frame", "peer")],
+        "-Wl,-z,defs,-soname,libcucheckpoint.so",
+        depends=("cuinterpose/cucheckpoint.h", *HEADERS),
+    ),
     shared_object("cuinterpose.libcuprobe", [SHIM + "probe.c"]),
     shared_object(
         "nvproxy_model.trace.record.librecorder",

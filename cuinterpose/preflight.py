@@ -81,10 +81,11 @@ class Answer:
     def lines(self) -> list[str]:
         """For people."""
         number = len(self.group.members)
+        of = "this process" if number == 1 else f"these {number} processes"
         sentence = {
-            0: f"ready: a checkpoint of {number} processes would succeed",
-            1: f"refused: a checkpoint of {number} processes would not succeed",
-            2: f"cannot tell whether a checkpoint of {number} processes would succeed",
+            0: f"ready: a checkpoint of {of} would succeed",
+            1: f"refused: a checkpoint of {of} would not succeed",
+            2: f"cannot tell whether a checkpoint of {of} would succeed",
         }[self.status]
         text = [sentence]
         for obstacle in self.obstacles:

@@ -9,7 +9,7 @@
 
 #include "owned.h"
 
-static enum cui_status connect_to(const char *endpoint, unsigned int timeout_ms, int *connected)
+enum cui_status cui_connect(const char *endpoint, unsigned int timeout_ms, int *connected)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	size_t length = strnlen(endpoint, CUI_ENDPOINT_MAX + 1);
@@ -58,7 +58,7 @@ enum cui_status cui_export(const struct cui_ticket *ticket, unsigned int timeout
 
 	*fd = -1;
 	*cuda = 0;
-	status = connect_to(ticket->endpoint, timeout_ms, &socket);
+	status = cui_connect(ticket->endpoint, timeout_ms, &socket);
 	if (status != CUI_OK)
 		return status;
 	status = cui_frame_send(socket, &request, -1);

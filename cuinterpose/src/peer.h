@@ -11,6 +11,9 @@
  */
 enum cui_status cui_export(const struct cui_ticket *ticket, unsigned int timeout_ms, int *fd, int32_t *cuda);
 
+/* CUI_OK: *connected is the caller's, with both limits set; CUI_TRANSPORT; or CUI_PEER, of another uid. */
+enum cui_status cui_connect(const char *endpoint, unsigned int timeout_ms, int *connected);
+
 /* What cuMemImportFromShareableHandle returns for a status that is not CUI_OK. */
 int cui_status_to_cuda(enum cui_status status, int32_t cuda);
 

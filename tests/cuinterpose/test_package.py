@@ -16,7 +16,11 @@ from tests import ROOT
 from tests.cuinterpose.shim_world import need
 
 pytestmark = pytest.mark.slow
-NATIVE = {"cuinterpose/libcuinterpose.so", "cuinterpose/libcuprobe.so", "nvproxy_model/trace/record/librecorder.so"}
+NATIVE = {
+    *(f"cuinterpose/lib{name}.so" for name in ("cuinterpose", "cutrack", "cucheckpoint", "cuprobe")),
+    "nvproxy_model/trace/record/librecorder.so",
+}
+HEADER = "cuinterpose/cucheckpoint.h"
 
 
 def build(tree: Path, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +41,8 @@ def check_wheel(wheel: Path, *, native: bool) -> None:
     assert {name for name in names if name.endswith(".so")} >= (NATIVE if native else set())
     assert native or not any(name.endswith(".so") for name in names)
     assert {"nvproxy_model/structs/__init__.py", "nvproxy_model/driver_versions.yaml", "cuinterpose/cli.py"} <= names
-    assert not any(name.endswith((".c", ".h", ".S", ".map", ".o")) for name in names)
+    assert HEADER in names
+    assert not any(name.endswith((".c", ".h", ".S", ".map", ".o")) for name in names - {HEADER})
     tag = wheel.stem.split("-")[-3:]
     assert tag == (["py3", "none", f"linux_{platform.machine()}"] if native else ["py3", "none", "any"])
 
