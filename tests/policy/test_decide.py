@@ -344,3 +344,36 @@ def test_a_hardened_policy_still_asks_for_whole_structs() -> None:
     everyone = hardened.decide_control(0x20801231, bytes(16) + b"\1\0\0\0", {})
     assert everyone.facts is not None
     assert (everyone.facts.field, everyone.facts.value, everyone.status) == ("bAllUsers", 1, 0x56)
+
+
+@pytest.mark.parametrize(
+    ("nr", "size", "name"), [(0x27, 56, "nv_ioctl_nvos02_parameters_with_fd"), (0x4A, 184, "NVOS32_PARAMETERS")]
+)
+def test_a_handler_leaves_wrong_bytes_to_the_roles(nr: int, size: int, name: str) -> None:
+    decide = POLICY.entry("frontend", nr).decide
+    assert decide is not None
+    assert (decide(None, {}).why, decide(None, {}).errno) == (Why.NULL, errno.EFAULT)
+    for wrong in (0, size - 1, size + 1):
+        assert decide(bytes(wrong), {}).facts == Facts(name, None, size, wrong)
+
+
+@pytest.mark.parametrize("function", [0, 1, 2, 3, 14, 27, 0xFFFFFFFF])
+def test_one_function_of_the_heap(function: int) -> None:
+    """NVOS32_FUNCTION_ALLOC_SIZE is 2."""
+    raw = bytearray(184)
+    raw[8:12] = function.to_bytes(4, "little")
+    decision = POLICY.decide_frontend(0xC0B8464A, bytes(raw), {})
+    assert decision.allowed is (function == 2)
+    if function != 2:
+        assert (decision.why, decision.errno, decision.facts) == (
+            Why.VALUE,
+            errno.EINVAL,
+            Facts("function", function, 2),
+        )
+
+
+@pytest.mark.parametrize("flags", [0, 1, 2, 3, 0xFE])
+def test_the_host_shares_one_address_space(flags: int) -> None:
+    decision = POLICY.decide_uvm(0x30000001, bytes([flags]) + bytes(15), {})
+    assert (decision.verdict, decision.params) == (Verdict.TRANSLATE, bytes([flags | 2]) + bytes(15))
+    assert not POLICY.decide_uvm(0x30000001, bytes(15), {}).allowed

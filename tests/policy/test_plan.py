@@ -254,3 +254,9 @@ def test_a_number_that_the_host_is_given_in_any_case(host: int) -> None:
         assert decision.params == struct.pack("<IxxxxQIxxxx", 5, host & 0xFFFFFFFF, 6)
     untouched = struct.pack("<IxxxxQIxxxx", 5, 9, 6)
     assert ask(of, untouched) == Decision(Verdict.ALLOW, Why.RULE, CALL, params=untouched)
+
+
+def test_a_handle_that_has_two_words_for_none() -> None:
+    of = CStruct("ALONE", "space" / Handle(depends=True, null=(0, 0xFFFFFFFF)))
+    for value, depends in ((0, ()), (0xFFFFFFFF, ()), (1, (1,)), (0xFFFFFFFE, (0xFFFFFFFE,))):
+        assert ask(of, value.to_bytes(4, "little")).depends == depends

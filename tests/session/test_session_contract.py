@@ -368,3 +368,64 @@ def test_a_short_allocation_in_both_ways() -> None:
     assert out == argument[:8] + b"\x44\0\0\0" + argument[12:]
     _, out = guest.call(0x2B, argument, lambda arg: arg.data.__setitem__(slice(40, 44), b"\x57\0\0\0"))
     assert out == argument[:28] + b"\x57\0\0\0"
+
+
+@pytest.mark.parametrize(("handle", "on"), [(9, 0xBAD), (0xBAD, 5), (0xBAD, 0xBAD), (0, 5), (9, 0)])
+def test_a_dependency_on_what_is_not_there(handle: int, on: int) -> None:
+    graph = Graph()
+    graph.add_client(1, 0x41, None)
+    graph.add(1, 5, 0x90F1, 1)
+    graph.add(1, 9, 0x503C, 1)
+    graph.depend(1, handle, on)
+    graph.depend(2, handle, on)
+    assert [str(obj) for obj in graph] == [
+        "0x1:0x1 class=0x41 parent=0x0 deps=[]",
+        "0x1:0x5 class=0x90f1 parent=0x1 deps=[0x1:0x1]",
+        "0x1:0x9 class=0x503c parent=0x1 deps=[0x1:0x1]",
+    ]
+
+
+def test_a_graph_ignores_what_names_nothing() -> None:
+    graph = Graph()
+    assert graph.add(1, 9, 0x80, 0) is None
+    graph.add_client(1, 0x41, "one")
+    assert graph.add(1, 0, 0x80, 1) is None
+    assert graph.dup(1, 9, 1, 1, 0xBAD) is None
+    assert graph.dup(2, 9, 1, 1, 1) is None
+    assert (len(graph), graph.free(2, 9), graph.close("two")) == (1, [], [])
+    assert graph.state(2, 1) is State.FREE
+    assert graph.add_client(0, 0x41, "zero").handle == 0
+    assert (len(graph), graph.has_client(0)) == (1, True)
+
+
+def test_events_of_one_descriptor_and_of_one_client() -> None:
+    found = events.Events()
+    for client, fd in ((1, 7), (1, 8), (2, 7)):
+        found.register(client, fd)
+    found.closed(7)
+    assert len(found) == 1
+    found.unregister(1, 7)
+    found.unregister(3, 8)
+    assert len(found) == 1
+    graph = Graph()
+    root = graph.add_client(1, 0x41, None)
+    child = graph.add(1, 5, 0x80, 1)
+    assert child is not None
+    found.freed(child)
+    assert len(found) == 1
+    found.freed(root)
+    assert len(found) == 0
+
+
+def test_a_buffer_and_files_are_readable() -> None:
+    inner = Buffer(bytearray(b"\x01\x02"))
+    assert repr(Buffer(bytearray(2), {0: inner})) == "Buffer(0000, {0: Buffer(0102, {})})"
+    files = Files()
+    one, two = File("uvm", 7), File("other", 8)
+    assert (files.install(one), files.install(two)) == (0, 1)
+    assert files.remove(0) is one
+    assert files.remove(0) is None
+    assert files.remove(5) is None
+    assert files.install(one) == 0
+    assert files.install(File("other", 9)) == 2
+    assert (one.references, one.mapping, one.control_device) == (1, None, True)
