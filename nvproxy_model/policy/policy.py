@@ -17,6 +17,7 @@ from nvproxy_model.abi.constants import (
     NV_ERR_NOT_SUPPORTED,
     RMAPI_PARAM_COPY_MAX_PARAMS_SIZE,
 )
+from nvproxy_model.abi.sizes import size_at
 from nvproxy_model.abi.windows import window
 from nvproxy_model.caps import PROFILES, Caps, Profile
 from nvproxy_model.errors import DefinitionError
@@ -269,13 +270,21 @@ class Policy:
         admitted = Decision(Verdict.ALLOW, Why.RULE, call)
         of = rule.params_at(self.version)
         if not isinstance(of, CStruct):
-            return Entry(admitted, None, rule, handler, None, None if of is None else of.sizeof())
+            size = None if of is None else of.sizeof()
+            known = size_at(rule.number, self.version.lineage) if strict and rule.table == "control" else None
+            if known is None and strict:
+                known = hardened.BYTES_SIZES.get(rule.name)
+            if known is None:
+                return Entry(admitted, None, rule, handler, None, size)
+            return Entry(admitted, hardened.sized(rule.name, admitted, known), rule, handler, None, known)
         what = plan(of)
         decide: Decider | None = None
         if call.table in ("frontend", "uvm") or what.roles or what.depends or handler.decide is not None:
             decide = decider(call, of, strict=strict)
             if handler.decide is not None:
                 decide = functools.partial(handler.decide, decide, call)
+        if strict and decide is None and call.table == "control":
+            decide = hardened.sized(rule.name, admitted, what.size)
         check = hardened.CHECKS.get(rule.name) if strict else None
         if check is not None:
             decide = hardened.guard(check, admitted if decide is None else decide, call, of, self.version)

@@ -18,6 +18,7 @@ from nvproxy_model.policy.handlers import Handler, offset, reader
 from nvproxy_model.policy.policy import Entry
 from nvproxy_model.policy.refusals import refuse_size
 from nvproxy_model.session.exchange import Exchange, Part, answer
+from nvproxy_model.session.ownership import check_clients
 from nvproxy_model.session.ports import File, GuestMemory, Process, Result
 from nvproxy_model.structs import nvos
 from nvproxy_model.structs.cl0005 import NV0005_ALLOC_PARAMETERS
@@ -106,6 +107,8 @@ def _decide(process: Process, entry: Entry, hclass: int, client: int, address: i
     decision = entry.decision if entry.decide is None else entry.decide(data, process.fds)
     if decision.allowed and process.events is not None:
         decision = process.events.alloc(decision, client, data)
+        if data is not None:
+            decision = check_clients(process, decision, data)
     return decision, data
 
 

@@ -16,6 +16,7 @@ from nvproxy_model.policy.policy import Entry, too_long
 from nvproxy_model.policy.refusals import refuse, refuse_size
 from nvproxy_model.session.escapes import HANDLERS
 from nvproxy_model.session.exchange import Exchange, Part, answer, hold
+from nvproxy_model.session.ownership import check_binapi, check_clients, check_memory
 from nvproxy_model.session.ports import Buffer, File, Process, Result
 from nvproxy_model.structs.nvos import NVOS54_PARAMETERS
 
@@ -79,6 +80,8 @@ def _exchange(process: Process, file: File, argp: int, outer: bytes, entry: Entr
     memory = process.memory
     client, handle, _, address, length = _read(outer)
     decision, data = _decide(process, entry, client, address, length)
+    if process.events is not None:
+        decision = check_binapi(process, decision, client, handle)
     exchange = Exchange(
         process, file, HANDLERS[entry.handler.name], decision, data or b"", entry.plan, client=client, handle=handle
     )
@@ -106,15 +109,17 @@ def _decide(process: Process, entry: Entry, client: int, address: int, length: i
             return too_long(decision.call, length), None
         data = process.memory.read(address, length) if length else None
     else:
-        assert what is not None
-        if length != what.size:
+        assert entry.size is not None
+        if length != entry.size:
             # A struct that nvproxy passes through at any size: the driver judges it (control.c: INVALID_ARGUMENT).
-            wrong = refuse_size(decision.call, what.name, what.size, length)
-            if what.roles or entry.handler.name:
+            name = "paramsSize" if what is None else what.name
+            wrong = refuse_size(decision.call, name, entry.size, length)
+            if what is not None and (what.roles or entry.handler.name):
                 return wrong, None
             return hardened.refuse(decision.call, nv.NV_ERR_INVALID_ARGUMENT, wrong.facts or Facts()), None
-        data = process.memory.read(address, length)
+        data = process.memory.read(address, length) if length else None
         decision = entry.decide(data, process.fds)
     if decision.allowed and process.events is not None and data is not None:
         decision = process.events.control(decision, client, data, process.graph)
+        decision = check_memory(process, check_clients(process, decision, data), client, data)
     return decision, data

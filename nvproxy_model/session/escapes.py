@@ -17,6 +17,7 @@ from nvproxy_model.policy.handlers import Handler, maps_at_once, offset, reader
 from nvproxy_model.policy.policy import Entry
 from nvproxy_model.policy.refusals import refuse, refuse_size
 from nvproxy_model.session.exchange import Exchange, Part, answer, call, let_go
+from nvproxy_model.session.ownership import check_clients
 from nvproxy_model.session.ports import Buffer, File, MapContext, Process, Result
 from nvproxy_model.structs import nvos
 from nvproxy_model.structs.ctrl503c import NV503C_CTRL_REGISTER_VA_SPACE_PARAMS
@@ -52,6 +53,8 @@ def command(process: Process, entry: Entry, file: File, request: int, argp: int)
     data = memory.read(argp, what.size)
     exchange = Exchange(process, file, HANDLERS[entry.handler.name], entry.decide(data, process.fds), data, what)
     status_at = None if what.status is None else what.status.offset
+    if process.events is not None and exchange.decision.call.table == "uvm":
+        exchange.decision = check_clients(process, exchange.decision, data)
     if not exchange.decide():
         return answer(memory, argp, data, status_at, exchange.decision)
     argument = Part(memory, argp, data, exchange.decision, what)
