@@ -62,7 +62,7 @@ Read = Callable[[int, int], bytes | None]
 
 
 class Recorder(Protocol):
-    """Writes a trace of the run. Called from several threads; raises OSError when it cannot write."""
+    """Writes a trace of the run. Called from several threads. One that raises is not asked again."""
 
     def opened(self, request: Request, path: str, flags: int, error: int | None, /) -> None: ...
 
@@ -353,9 +353,10 @@ class Broker:
             return None
         try:
             return getattr(recorder, what)(*arguments)
-        except OSError as error:
+        except Exception as error:  # whatever it is, the program waits for our answer
             self._recorder = None
-            self._failed(NvproxyError(f"the trace ends here: {error.strerror or error}"))
+            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            self._failed(NvproxyError(f"the trace ends here: {why}"))
             return None
 
     def _reader(self, request: Request) -> Read:

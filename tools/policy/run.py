@@ -132,9 +132,11 @@ def _recorder(args: argparse.Namespace, host: str) -> Iterator[Recorder | None]:
         writer = file.__enter__()
     except OSError as error:
         fail(f"{args.record}: {error.strerror or error}")
+    recorder = Brokered(writer, entries)
     try:
-        yield Brokered(writer, entries)
+        yield recorder
     finally:
+        writer.lose(recorder.problems)
         try:
             file.__exit__(None, None, None)
         except OSError as error:

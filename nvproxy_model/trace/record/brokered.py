@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from nvproxy_model.notification import Request
+from nvproxy_model.printable import printable
 from nvproxy_model.trace.format import UNFINISHED, Writer
+from nvproxy_model.trace.lines import Problems
 from nvproxy_model.trace.record.arguments import Arguments, Looked, Read
 from nvproxy_model.trace.record.processes import Processes
 from nvproxy_model.trace.record.table import Entry
@@ -34,6 +36,8 @@ class Brokered:
         self._processes = Processes({})
         self._lock = threading.Lock()
         self._begin = time.monotonic_ns()
+        self.problems = Problems()
+        """Why the trace is not whole; none: it is."""
 
     def opened(self, request: Request, path: str, flags: int, error: int | None) -> None:
         """An open of a device node. Its descriptor is not known: the kernel opens it after this, or not at all."""
@@ -73,7 +77,12 @@ class Brokered:
 
     def _put(self, pid: int, tid: int, now: int, record: dict[str, Any]) -> None:
         with self._lock:
-            begun = self._processes.begun(pid, now - self._begin)
-            if begun is not None:
-                self._writer.put(begun)
-            self._writer.put({"k": record.pop("k"), "t": now - self._begin, "pid": pid, "tid": tid, **record})
+            try:
+                begun = self._processes.begun(pid, now - self._begin)
+                if begun is not None:
+                    self._writer.put(begun)
+                self._writer.put({"k": record.pop("k"), "t": now - self._begin, "pid": pid, "tid": tid, **record})
+            except Exception as error:
+                why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+                self.problems.add(0, f"the trace could not be written further: {printable(why)[:200]}")
+                raise
