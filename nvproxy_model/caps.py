@@ -72,7 +72,7 @@ def from_string(text: str) -> tuple[Caps, bool]:
         elif name in _CAP:
             caps |= _CAP[name]
         else:
-            raise ValueError(f"{name!r} is no driver capability; known: all, {', '.join(_CAP)}")
+            raise ValueError(f"{name!r} is not a driver capability; known: all, {', '.join(_CAP)}")
     return caps, everything
 
 

@@ -293,7 +293,7 @@ def _place(ctype: str | None, subcons: tuple[Any, ...], union: bool) -> tuple[li
     for subcon in subcons:
         name, role, dims, element = _unwrap(subcon)
         if not isinstance(element, (Scalar, CStruct, CUnion)):
-            raise DefinitionError(f"{ctype}.{name}: {element!r} is no C type")
+            raise DefinitionError(f"{ctype}.{name}: {element!r} is not a C type")
         own = _align(element)
         offset = 0 if union else -(-end // own) * own
         size = subcon.sizeof()

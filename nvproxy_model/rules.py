@@ -25,36 +25,36 @@ only."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """One number of one table over one span of releases."""
+    """One number of one table over one span of releases.
+
+    ``table``, ``number``, ``name``: what is asked, as NVIDIA numbers and names it. ``caps``: any one of these
+    admits the call. ``params``: the argument or parameter struct where this model defines it; ``struct``: its
+    name as NVIDIA spells it, also where the model only passes it on. ``handler``: the one escape hatch, for what
+    roles cannot say: the name of a `nvproxy_model.policy.handlers.Handler`. ``since``, ``until``: the releases
+    where the row begins and ends. ``rejected``: the row refuses every call, with the NV status ``status``, or
+    EINVAL for None. ``why``: why it refuses, or what a reader should know; it becomes part of a decision's
+    reason. ``opt_in``: admitted only when the embedder names the number in ``Policy.for_driver(..., extra=)``.
+    ``restorable``, for a class: whether a checkpoint can replay the allocation. nvproxy keeps the parameters of
+    most classes for that, and refuses to save while an object of another one lives (save_restore.go,
+    miscObject). ``later``: the entry of `nvproxy_model.followed.LATER` that brought the row; None if the followed
+    revision has it. A row that was only seen is admitted by ``Policy.for_driver(..., pending=True)``.
+    """
 
     table: Table
     number: int
     name: str
     caps: Caps
-    """Any one of these admits the call."""
     params: CStruct | Scalar | None = None
-    """The argument or parameter struct where this model defines it."""
     struct: str | None = None
-    """The same struct's name as NVIDIA spells it, also where the model only passes it through."""
     handler: str | None = None
-    """The one escape hatch, for what roles cannot say: the name of a `nvproxy_model.policy.handlers.Handler`.
-    """
     since: tuple[str, ...] = ()
     until: tuple[str, ...] = ()
     rejected: bool = False
     status: int | None = None
-    """For a refusal by rule: the NV status to answer; None is EINVAL."""
     why: str | None = None
-    """Why the row refuses, or what a reader should know; it becomes part of a decision's reason."""
     opt_in: bool = False
-    """Admitted only when the embedder names the number in ``Policy.for_driver(..., extra=)``."""
     restorable: bool = True
-    """For a class: whether a checkpoint can replay the allocation. nvproxy keeps the parameters of most
-    classes for that and refuses to save while an object of another one lives
-    (pkg/sentry/devices/nvproxy/save_restore.go, miscObject)."""
     later: str | None = None
-    """The entry of `nvproxy_model.followed.LATER` that brought the row; None if the followed revision has it.
-    A row that was only seen is admitted by ``Policy.for_driver(..., pending=True)``."""
 
     def active(self, version: Lineage) -> bool:
         """Whether the row holds at that release."""

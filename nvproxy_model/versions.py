@@ -20,9 +20,12 @@ PROC: Final = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriverVersion:
-    """One release. ``supported`` is nvproxy's: a known release that is not needs an opt-in.
+    """One release.
 
-    ``later`` names the entry of `nvproxy_model.followed.LATER` that brought the node; None if the followed revision has it.
+    ``name``: as NVIDIA writes it. ``parent``: the release that it descends from, None for the root.
+    ``supported``: whether nvproxy runs it without an opt-in. ``sha256``: of NVIDIA's installers, by architecture.
+    ``lineage``: this release's name, then its ancestors' up to the root. ``later``: the entry of
+    `nvproxy_model.followed.LATER` that brought the node; None if the followed revision has it.
     """
 
     name: str
@@ -30,7 +33,6 @@ class DriverVersion:
     supported: bool
     sha256: Mapping[str, str]
     lineage: tuple[str, ...] = field(repr=False)
-    """This release's name, then its ancestors' up to the root."""
     later: str | None = None
 
     def descends_from(self, version: str) -> bool:
@@ -55,7 +57,7 @@ def numbers(text: str) -> tuple[int, int, int]:
     if not 2 <= len(parts) <= 3 or not all(
         part.isascii() and part.lstrip("+-").isdigit() and len(part) < 10 for part in parts
     ):
-        raise ValueError(f"{text!r} is no driver version: want two or three numbers such as 580.126.20")
+        raise ValueError(f"{text!r} is not a driver version: want two or three numbers such as 580.126.20")
     major, minor, patch = (*map(int, parts), *[0] * (3 - len(parts)))
     return major, minor, patch
 

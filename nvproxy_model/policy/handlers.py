@@ -87,7 +87,7 @@ class Handler(Generic[Asked]):
     """What becomes of a call beyond its struct's roles. Each part is optional.
 
     ``decide``: (the roles' decider, the question, the bytes, the descriptors) -> a decision. ``before``:
-    asked by a session when the call is admitted so far; the final decision. ``after``: told by a session that
+    asked by a session when the call is admitted so far; the final decision. ``after``: called by a session when
     the driver answered NV_OK. ``finish``: writes the guest's memory in place of the plain copy-out, and
     returns an errno or 0. ``duty``: what remains for the embedder. ``inner``: the command or class that the
     argument names.

@@ -37,7 +37,7 @@ def refuse_fd(call: Call, step: Step[Fd], value: int, file: GuestFile | None) ->
 
 
 def refuse_wide_fd(call: Call, step: Step[Fd], value: int) -> Decision:
-    """The hardened profile's refusal of a value that is no descriptor."""
+    """The hardened profile's refusal of a value that is not a descriptor."""
     return refuse(call, Why.HARDENED, step.role.refuse, Facts(step.name, value, f"at most {INT32_MAX:#x}"))
 
 

@@ -63,7 +63,7 @@ class Memory:
         self._size = last - first
 
     def read(self, address: int, size: int) -> bytes:
-        """Bytes of the guest's. Raises MemoryFault."""
+        """``size`` bytes at ``address``. Raises MemoryFault."""
         at = address - self.first
         if at < 0 or at + size > self._size:
             raise MemoryFault(f"{address:#x}+{size:#x}")
@@ -202,7 +202,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _of(kind: type, value: Any, name: str) -> Any:
-    """The value, if it is of exactly that type: a bool is no number here."""
+    """The value, if it is of exactly that type: a bool is not a number here."""
     if type(value) is not kind:
         raise TypeError(f"{name}: want {kind.__name__}, not {type(value).__name__}")
     return value

@@ -242,9 +242,9 @@ def test_an_incomplete_trace_is_used_and_the_status_says_so(command: str, run: R
     [
         (["decode", "/nonexistent"], "/nonexistent: No such file or directory"),
         (["decode", "/"], "Is a directory"),
-        (["decode", SMI, "--driver", "banana"], "'banana' is no driver version"),
+        (["decode", SMI, "--driver", "banana"], "'banana' is not a driver version"),
         (["decode", SMI, "--status", "x"], "is not a number"),
-        (["check", SMI, "--caps", "compute,banana"], "'banana' is no driver capability"),
+        (["check", SMI, "--caps", "compute,banana"], "'banana' is not a driver capability"),
         (["check", SMI, "--caps", "display"], "does not support display"),
         (["stats", SMI, "--top", "-1"], "--top"),
         (["stats", SMI, "--plot", "x.doc"], ".png"),
