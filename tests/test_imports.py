@@ -373,6 +373,24 @@ assert policy.decide_control(0x90CD0104, None, {}).allowed
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
+def test_readers_of_logs_are_light() -> None:
+    """nvproxy-policy takes a pasted line of a log; for that neither orjson nor zstandard is needed."""
+    program = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("orjson", "zstandard"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+from nvproxy_model.trace.logs.kinds import Import
+
+assert len(list(Import("tests/data/field/m-kubectl.log"))) == 2
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
 def test_names_that_moved_are_still_where_embedders_import_them() -> None:
     from nvproxy_model import ports, seccomp
     from nvproxy_model.drivers.compare import compare_releases, findings
