@@ -152,7 +152,7 @@ def test_one_open_that_failed_is_shown(run: Run, tmp_path: Path) -> None:
     assert calls(document, "permission") == [("open", "/dev/nvidia-uvm")]
     assert document["refused_by"] == {"permission": 1}
     _, out, _ = run("import", FIELD / "s-uvm-eperm.txt", "-o", tmp_path / "t.jsonl")
-    assert "1 refusals: 1 by rights on a device node" in out
+    assert "1 refusal: 1 by rights on a device node" in out
     assert calls(checked(run, FIELD / "11069b.log", *RULES), "permission") == [("open", "/dev/nvidia0")]
 
 

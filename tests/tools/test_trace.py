@@ -196,7 +196,7 @@ def test_import_names_the_era_and_what_cannot_be_known(run: Run, tmp_path: Path)
     assert status == 0
     assert "3 records of 3 lines of strace (fe 2, open 1)" in out
     assert "driver era 515.43.04 to 530.41.03" in out
-    assert "have no command or class: this log holds no argument bytes" in out
+    assert "without a command or class: this log holds no argument bytes" in out
     status, out, err = run("decode", str(out_path))
     assert status == 2
     assert "names no driver (driver era 515.43.04 to 530.41.03" in err

@@ -13,7 +13,7 @@ from nvproxy_model.policy.policy import Policy
 from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import fail
 from nvproxy_model.tools.output import bold, print_json, progress
-from nvproxy_model.tools.trace.shared import Files, problems
+from nvproxy_model.tools.trace.shared import Files, many, problems
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.judge.check import Check, Row, every_release, minimal_caps
 from nvproxy_model.trace.judge.groups import GROUPS, MISSING, QUIET
@@ -90,10 +90,6 @@ def document(name: str, check: Check, source: Source, verdict: Verdict) -> dict[
     }
 
 
-def _many(count: int, one: str, more: str = "") -> str:
-    return f"{count} {one if count == 1 else more or one + 's'}"
-
-
 def answer(check: Check, verdict: Verdict) -> str:
     """The verdict in one sentence, with what to do."""
     counts = {group: count["distinct"] for group, count in check.counts().items()}
@@ -103,12 +99,12 @@ def answer(check: Check, verdict: Verdict) -> str:
     where = f"{check.policy.version} with {check.policy.caps or 'no capability'}"
     if verdict.word == "admitted":
         if harmless:
-            return f"works, {_many(harmless, 'harmless refusal')}: {_many(calls, 'call')} judged, {where}"
-        return f"admitted: {_many(calls, 'call')} judged, {where}"
+            return f"works, {many(harmless, 'harmless refusal')}: {many(calls, 'call')} judged, {where}"
+        return f"admitted: {many(calls, 'call')} judged, {where}"
     if verdict.word == "cannot tell":
         return f"cannot tell: {verdict.why[0]} ({where})"
     caps, never = minimal_caps(check)
-    parts = [f"refused: {_many(missing, 'kind of call', 'kinds of calls')}, {where}"]
+    parts = [f"refused: {many(missing, 'kind of call', 'kinds of calls')}, {where}"]
     if counts["capability"] and caps is not None:
         parts.append(f"run it with {caps}")
     always = len(never) + harmless
@@ -194,7 +190,7 @@ def text(check: Check, source: Source, verdict: Verdict, *, everything: bool = F
             for inner in row.under:
                 yield _line(inner, "      ")
     if check.supplied:
-        yield f"{_many(check.supplied, 'descriptor')} came from another process, which this trace does not show: taken as open"
+        yield f"{many(check.supplied, 'descriptor')} came from another process, which this trace does not show: taken as open"
     caps, _ = minimal_caps(check)
     yield f"smallest sufficient capability set: {_set(caps)}"
     if check.drivers:

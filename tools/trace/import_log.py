@@ -13,7 +13,7 @@ from nvproxy_model.ioctl import foreign
 from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import UNKNOWN, fail
 from nvproxy_model.tools.output import progress
-from nvproxy_model.tools.trace.shared import ADMITTED, problems
+from nvproxy_model.tools.trace.shared import ADMITTED, many, problems
 from nvproxy_model.trace import format as fmt
 from nvproxy_model.trace.format import Header, Record, writing
 from nvproxy_model.trace.lines import Problems
@@ -71,20 +71,22 @@ class _Summary:
 
     def text(self, output: str, source: Import) -> Iterator[str]:
         counted = ", ".join(f"{name} {count}" for name, count in sorted(self.kinds.items()))
-        yield f"{printable(output)}: {self.records} records of {source.lines} lines of {source.kind} ({counted})"
+        read = f"{many(self.records, 'record')} of {many(source.lines, 'line')} of {source.kind}"
+        yield f"{printable(output)}: {read} ({counted or 'no call'})"
         names = {"driver": "the host's driver", "permission": "rights on a device node"}
         if self.refused:
             said = ", ".join(f"{count} by {names.get(by, by)}" for by, count in sorted(self.refused.items()))
-            yield f"{self.refused.total()} refusals: {said}"
+            yield f"{many(self.refused.total(), 'refusal')}: {said}"
         if self.foreign:
             said = ", ".join(f"{name} {count}" for name, count in sorted(self.foreign.items()))
-            yield f"{self.foreign.total()} requests to other drivers, which nvproxy does not judge: {said}"
+            yield f"{many(self.foreign.total(), 'request')} to other drivers, which nvproxy does not judge: {said}"
         if self.header.driver:
             yield f"driver {printable(self.header.driver)}"
         yield f"{infer(self.requests)}"
         if self.silent:
             yield (
-                f"{self.silent} calls of RM_CONTROL or RM_ALLOC have no command or class: this log holds no argument bytes "
+                f"{many(self.silent, 'call')} of RM_CONTROL or RM_ALLOC without a command or class: this log holds no argument "
+                "bytes 
                 "(strace prints them with -v, since 6.11)"
             )
 

@@ -18,7 +18,7 @@ from nvproxy_model.trace.lines import Problems
 from nvproxy_model.trace.source import Source, open_source
 from nvproxy_model.trace.study.era import infer, sized
 
-__all__ = ["ADMITTED", "DIFFERENT", "Files", "problems", "selected"]
+__all__ = ["ADMITTED", "DIFFERENT", "Files", "many", "problems", "selected"]
 
 ADMITTED, DIFFERENT = 0, 1
 _SAMPLE: Final = 20_000
@@ -29,6 +29,11 @@ def problems(name: str, found: Problems) -> None:
     """Each on standard error, one line."""
     for text in found.texts(name):
         print(f"nvproxy-trace: {printable(text)}", file=sys.stderr)
+
+
+def many(count: int, one: str, more: str = "") -> str:
+    """``1 call``, ``2 calls``; ``more`` is the plural where it is not regular."""
+    return f"{count} {one if count == 1 else more or one + 's'}"
 
 
 class Files:

@@ -137,7 +137,7 @@ def _result(name: str, args: str) -> dict[str, Any]:
         found["err"] = code
         if name.startswith("open"):
             found["by"] = "permission"
-    if ret >= 1 << 63:
+    if 1 << 63 <= ret < 1 << 64:
         ret -= 1 << 64
     if not -(1 << 63) < ret < 1 << 63 or (ret > _MAX and name != "mmap"):
         raise ValueError("a result that is out of range")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nvproxy_model.trace.lines import Problems
+from nvproxy_model.trace.lines import Problems, TraceError
 from nvproxy_model.trace.logs import strace
 from nvproxy_model.trace.logs.kinds import KINDS, Import
 from nvproxy_model.trace.logs.prefixes import Clock, Line, Time, strip, texts
@@ -426,6 +426,34 @@ def test_runsc_s_results(line: str, ret: int, err: int | None, write: Write) -> 
     records, source = read(write(TASK + line + "\n"), "nvproxy-log")
     assert not source.problems.count
     assert [(r["ret"], r.get("err")) for r in records] == [(ret, err)]
+
+
+@pytest.mark.parametrize(
+    ("text", "ret"),
+    [
+        ("9223372036854775807", (1 << 63) - 1),
+        ("9223372036854775808", None),
+        ("9223372036854775809", -(1 << 63) + 1),
+        ("18446744073709551615", -1),
+        ("18446744073709551616", None),
+        ("27670116110564327424", None),
+        ("-9223372036854775807", -(1 << 63) + 1),
+        ("-9223372036854775808", None),
+        ("-9223372036854775809", None),
+    ],
+)
+def test_the_ends_of_runsc_s_results(text: str, ret: int | None, write: Write) -> None:
+    line = f"{TASK}X mmap(0x0, 0x1000, PROT_READ, MAP_SHARED, 0x4 {CTL}, 0x2000) = {text} (0x1)"
+    records, source = read(write(line + "\n"), "nvproxy-log")
+    assert [r["ret"] for r in records] == ([] if ret is None else [ret])
+    assert source.problems.count == (ret is None)
+
+
+def test_a_line_about_a_node_that_is_no_call(write: Write) -> None:
+    records, source = read(write(f"[   1:   1] prog looks at {CTL}\nE ioctl(0x3 {CTL} and then {CTL}\n"), "nvproxy-log")
+    assert (records, [line for line, _ in source.problems.kept]) == ([], [2])
+    with pytest.raises(TraceError, match="no line of strace"):
+        read(write(f"prog looks at {CTL}\n"))
 
 
 @pytest.mark.parametrize(
