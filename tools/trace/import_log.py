@@ -86,8 +86,7 @@ class _Summary:
         if self.silent:
             yield (
                 f"{many(self.silent, 'call')} of RM_CONTROL or RM_ALLOC without a command or class: this log holds no argument "
-                "bytes 
-                "(strace prints them with -v, since 6.11)"
+                "bytes (strace prints them with -v, since 6.11)"
             )
 
 
