@@ -3,6 +3,10 @@
 ``$NVPROXY_CACHE_DIR`` names the directory, by default ``$XDG_CACHE_HOME/nvproxy-model`` or ``~/.cache/nvproxy-model``;
 empty turns the cache off. An entry carries its own digest: one that does not match is removed and made anew. Entries
 are written beside their place and moved there, so that two processes may share the directory.
+
+The digest finds damage, not forgery: anyone who can write the directory can write entries that match. It is the user's own,
+and one that a build service restored proves what it was made from only as far as that service does; ``--no-cache`` reads
+the headers themselves.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 import tempfile
 from pathlib import Path
 
@@ -33,7 +38,7 @@ def cache_directory() -> Path | None:
 
 
 class Cache:
-    """Bytes by a SHA-256 key. A directory that cannot be used, or that somebody else owns, is as good as none."""
+    """Bytes by a SHA-256 key. If the directory is unusable or owned by someone else, caching is off."""
 
     def __init__(self, directory: Path | None = None, limit: int = MAX_CACHE) -> None:
         self._limit = limit
@@ -55,10 +60,15 @@ class Cache:
             return None
         path = self._directory / key
         try:
-            with path.open("rb") as file:
-                head, _, body = file.read(self._limit).partition(b"\n")
-        except OSError:
+            # A fifo would block the open, and a link may lead to a device that never ends.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+                head, _, body = (file.read(self._limit) if regular else b"").partition(b"\n")
+        except FileNotFoundError:
             return None
+        except OSError:
+            head = body = b""
         if head != _MAGIC + hashlib.sha256(key.encode() + body).hexdigest().encode():
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -41,6 +41,15 @@ def test_a_damaged_entry_is_removed_and_not_trusted(body: bytes, damage: bytes, 
         assert not path.exists()
 
 
+def test_an_entry_that_is_not_a_file_is_removed_and_not_read(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c")
+    path = tmp_path / "c" / KEY
+    os.mkfifo(path)
+    assert (cache.get(KEY), os.path.lexists(path)) == (None, False)
+    path.symlink_to("/dev/zero")
+    assert (cache.get(KEY), os.path.lexists(path)) == (None, False)
+
+
 def test_an_entry_of_another_key_is_not_trusted(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c")
     cache.put(KEY, b"mine")
