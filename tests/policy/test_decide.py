@@ -334,8 +334,10 @@ def test_a_hardened_policy_still_asks_for_whole_structs() -> None:
     assert hardened.decide_alloc(0x90CD, None, {}).why is Why.NULL
     assert hardened.decide_alloc(0x90CD, bytes(71), {}).why is Why.SIZE
     assert hardened.decide_alloc(0x90CD, bytes(72), {}).why is Why.REQUIRED
-    assert hardened.decide_control(0x20801231, None, {}).allowed
-    assert hardened.decide_control(0x20801231, bytes(19), {}).allowed
+    for wrong in (None, bytes(19), bytes(21)):
+        refused = hardened.decide_control(0x20801231, wrong, {})
+        assert (refused.why, refused.status) == (Why.HARDENED, 0x1F)
+        assert POLICY.decide_control(0x20801231, wrong, {}).allowed, "the driver's own to refuse"
     small = hardened.decide_alloc(0x90CD, _event_buffer(recordSize=0x1F, hSubDevice=1), {})
     assert small.facts == Facts("recordSize", 0x1F, "at least 0x20")
     assert small.status == 0x1F
@@ -377,3 +379,17 @@ def test_the_host_shares_one_address_space(flags: int) -> None:
     decision = POLICY.decide_uvm(0x30000001, bytes([flags]) + bytes(15), {})
     assert (decision.verdict, decision.params) == (Verdict.TRANSLATE, bytes([flags | 2]) + bytes(15))
     assert not POLICY.decide_uvm(0x30000001, bytes(15), {}).allowed
+
+
+def test_only_classes_have_the_event_class() -> None:
+    """The number 5 in the other tables is a number like any other; and without compute or utility no class is looked at."""
+    assert (POLICY.decide_control(5, bytes(24), {}).why, POLICY.decide_uvm(5, bytes(24), {}).why) == (
+        Why.UNKNOWN,
+        Why.UNKNOWN,
+    )
+    assert POLICY.decide_frontend(0xC0184605, bytes(24), {}).why is Why.UNKNOWN
+    shut = Policy.for_driver("580.126.20", "profiling")
+    data = bytes(8) + (0x79).to_bytes(4, "little") + bytes(4) + (3).to_bytes(8, "little")
+    for params in (None, data):
+        decision = shut.decide_alloc(5, params, FILES)
+        assert (decision.why, decision.errno) == (Why.CAPABILITY, errno.EINVAL)

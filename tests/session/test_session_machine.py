@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nvproxy_model.abi import constants as nv
+from nvproxy_model.session.objects import State
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS
 from nvproxy_model.structs.nvos import (
     NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS,
@@ -286,6 +287,16 @@ class Guest(RuleBasedStateMachine):
         }
         assert seen == {node.row() for node in self.model.nodes}
         self.world.check_graph()
+
+    @invariant()
+    def invalidated_handles_are_taken_at_the_driver(self) -> None:
+        """Of what the session knows as invalidated nothing is free at the driver, and all that the driver lost is known."""
+        driver, graph = self.world.driver, self.world.session.graph
+        for client, handle in graph.invalidated():
+            assert driver.find(client, handle) is not None
+        for client, handles in driver.clients.items():
+            for handle, obj in handles.items():
+                assert not obj.lost or graph.state(client, handle) is State.INVALIDATED
 
     @invariant()
     def what_is_tracked_is_alive_at_the_driver(self) -> None:
