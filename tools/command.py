@@ -267,7 +267,7 @@ class _Version(argparse.Action):
 
 @contextlib.contextmanager
 def _closed_pipe_is_silent() -> Iterator[None]:
-    """A reader that leaves early (``| head``) is no mistake: nothing is printed, and the exit status is UNKNOWN."""
+    """A reader that leaves early (``| head``) is not a mistake: nothing is printed, and the exit status is UNKNOWN."""
     try:
         try:
             yield

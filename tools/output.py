@@ -74,7 +74,7 @@ def warn(program: str, text: str) -> None:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One document on standard output: its schema, `versions`, then the rest. Bytes that are no text stay escapes."""
+    """One document on standard output: its schema, `versions`, then the rest. Bytes that are not text stay escapes."""
     schema = {"schema": document["schema"]} if "schema" in document else {}
     print(json.dumps({**schema, "produced_by": versions(), **document}, indent=2))
 

@@ -112,5 +112,21 @@ def test_what_a_symbol_is(name: str, kind: str, words: str) -> None:
     assert words in found.what
 
 
+def test_no_status_index_or_engine_type_is_a_call() -> None:
+    """Every constant of the headers by the words in its name: a value that looks like a class's is not a class."""
+    kinds: dict[str, set[str]] = {}
+    for name in facts.load().names("constants"):
+        if name.startswith(("NV_ERR_", "NV_WARN_")):
+            kinds.setdefault("status", set()).add(name)
+        elif name.endswith("_MESSAGE_ID") or "_ENGINE_TYPE_" in name:
+            kinds.setdefault("other", set()).add(name)
+        elif name.startswith("NVKMS_IOCTL_"):
+            kinds.setdefault("foreign", set()).add(name)
+    assert {kind: len(found) > 30 for kind, found in kinds.items()} == {"status": True, "other": True, "foreign": True}
+    for kind, found in kinds.items():
+        for name in found:
+            assert symbol(name).kind == kind, name  # type: ignore[union-attr]
+
+
 def test_no_symbol() -> None:
     assert symbol("NV_NO_SUCH_THING") is None

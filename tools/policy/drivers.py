@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -85,34 +86,41 @@ def _table(head: list[str], rows: list[tuple[Any, ...]]) -> Iterator[str]:
 
 
 def _checksums(node: DriverVersion) -> dict[str, str]:
-    """Architecture -> the installer's SHA-256, without the entries that say that there is no installer."""
+    """Architecture -> the installer's SHA-256, leaving out entries that say that none exists."""
     return {name: value for name, value in node.sha256.items() if re.fullmatch("[0-9a-f]{64}", value)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Equal:
+    """The listed release that an unlisted one equals. ``release`` is None if it differs from its ancestor, or has none."""
+
+    release: DriverVersion | None
+    compared: bool
+    why: str
 
 
 def _one(args: argparse.Namespace) -> int:
     tree, name = versions.load(), args.version
     node = tree.get(name)
-    equal, why = (node, "it is listed") if node is not None else _equal(name)
-    stands = None if equal is None else _supported(equal)
+    equal = _Equal(node, True, "it is listed") if node is not None else _equal(name)
+    stands = None if equal.release is None else _supported(equal.release)
     document = {
         "schema": SCHEMA,
         "release": name,
         "listed": node is not None,
         "supported": node is not None and node.supported,
-        "equals": equal.name if equal is not None else None,
+        "equals": equal.release.name if equal.release is not None else None,
         "runs_as": stands.name if stands is not None else None,
         "flag": f"{FLAG}={stands.name}" if stands is not None and stands is not node else None,
-        "why": why,
+        "why": equal.why,
     }
-    emit(args, document, _said(name, node, equal, stands, why))
+    emit(args, document, _said(name, node, equal, stands))
     if stands is not None:
         return ADMITTED
-    return REFUSED if equal is not None or "differs" in why else UNKNOWN
+    return REFUSED if equal.compared else UNKNOWN
 
 
-def _said(
-    name: str, node: DriverVersion | None, equal: DriverVersion | None, stands: DriverVersion | None, why: str
-) -> Iterator[str]:
+def _said(name: str, node: DriverVersion | None, equal: _Equal, stands: DriverVersion | None) -> Iterator[str]:
     if node is not None and node.supported:
         yield f"yes: nvproxy supports {name}; no flag is needed"
         return
@@ -120,19 +128,19 @@ def _said(
     if stands is not None:
         yield f"yes, as {stands}: {name} is {state}, and {stands} has the same tables and layouts as far as this model goes"
         yield f"  to do      runsc {FLAG}={stands}"
-        if node is None and equal is not stands:
-            yield f"  by way of  {equal}, a listed release that nvproxy does not support"
-    elif equal is not None:
+        if node is None and equal.release is not stands:
+            yield f"  by way of  {equal.release}, a listed release that nvproxy does not support"
+    elif equal.release is not None:
         yield f"no: {name} is {state}, and no supported release has the same tables and layouts"
-        yield f"  to do      nvproxy-policy table {equal} --diff {versions.load().latest} shows what differs"
+        yield f"  to do      nvproxy-policy table {equal.release} --diff {versions.load().latest} shows what differs"
     else:
-        yield f"{'no' if 'differs' in why else 'could not tell'}: {name} is {state}; {why}"
+        yield f"{'no' if equal.compared else 'could not tell'}: {name} is {state}; {equal.why}"
         yield f"  to do      nvproxy-differ place {name} shows what it needs"
-    if node is None and equal is not None:
-        yield f"  evidence   {why}"
+    if node is None and equal.release is not None:
+        yield f"  evidence   {equal.why}"
 
 
-def _equal(name: str) -> tuple[DriverVersion | None, str]:
+def _equal(name: str) -> _Equal:
     """The listed release whose model an unlisted one's headers agree with, and how that is known."""
     from nvproxy_model.drivers.compare.check import check_release, model_release
 
@@ -142,12 +150,13 @@ def _equal(name: str) -> tuple[DriverVersion | None, str]:
         fail(f"{name}: neither listed nor in the recorded facts; nearest known: {near}; see nvproxy-differ place --source")
     listed = model_release(name, lambda version: recorded.parent(version) if version in recorded else None)
     if listed is None:
-        return None, "no ancestor of it is listed"
+        return _Equal(None, False, "no ancestor of it is listed")
     checked = check_release(recorded.release(name), listed)
     compared = f"{checked.structs} structs and {checked.constants} numbers compared"
     if checked.status == "same":
-        return versions.load()[listed], f"its headers agree with {listed} in what the model uses ({compared})"
-    return None, f"it differs from {listed}, its nearest listed ancestor, in {len(checked.findings)} findings ({compared})"
+        return _Equal(versions.load()[listed], True, f"its headers agree with {listed} in what the model uses ({compared})")
+    count = len(checked.findings)
+    return _Equal(None, True, f"it differs from {listed}, its nearest listed ancestor, in {count} findings ({compared})")
 
 
 def _supported(node: DriverVersion) -> DriverVersion | None:
