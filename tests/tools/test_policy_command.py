@@ -259,7 +259,7 @@ ANSWER = {
     "additionalProperties": False,
     "required": [
         "kind", "number", "hex", "name", "request_size", "verdict", "conditional", "why", "reason", "errno", "status", "admits",
-        "handling", "duty", "params", "upstream", "decoded", "allocated", "as_status", "nearest", "answer", "advice",
+        "handling", "duty", "params", "upstream", "rm", "driver_is_recorded", "later", "decoded", "allocated", "as_status", "nearest", "answer", "advice",
     ],
     "properties": {
         "kind": {"enum": ["frontend", "uvm", "control", "alloc"]},
@@ -283,6 +283,9 @@ ANSWER = {
         },
         "upstream": {"type": "object", "required": ["gvisor", "driver"]},
         "decoded": {"type": ["object", "null"]},
+        "rm": {"type": ["object", "null"], "required": ["release", "privilege"]},
+        "driver_is_recorded": {"type": "boolean"},
+        "later": {"type": ["string", "null"]},
         "allocated": {"type": ["object", "null"], "required": ["first", "last", "releases", "of", "says"]},
         "as_status": {"type": ["string", "null"]},
         "nearest": {"type": "array"},
