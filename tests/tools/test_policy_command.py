@@ -259,7 +259,8 @@ ANSWER = {
     "additionalProperties": False,
     "required": [
         "kind", "number", "hex", "name", "request_size", "verdict", "conditional", "why", "reason", "errno", "status", "admits",
-        "handling", "duty", "params", "upstream", "rm", "driver_is_recorded", "later", "decoded", "allocated", "as_status", "nearest", "answer", "advice",
+        "handling", "duty", "params", "upstream", "rm", "driver_is_recorded", "later",
+        "decoded", "allocated", "as_status", "nearest", "answer", "advice",
     ],
     "properties": {
         "kind": {"enum": ["frontend", "uvm", "control", "alloc"]},
