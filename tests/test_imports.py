@@ -108,11 +108,11 @@ ARROWS: dict[str, set[str]] = {
     },
     "tools.differ": {
         "drivers.authority",
-        "drivers.names",
         "drivers.compare",
         "drivers.evidence",
         "drivers.facts",
         "drivers.gvisor",
+        "drivers.names",
         "drivers.parsing",
         "drivers.privileges",
         "drivers.release",
@@ -127,8 +127,8 @@ ARROWS: dict[str, set[str]] = {
     "tools.policy": {
         "abi",
         "caps",
-        "drivers.compare",
         "drivers.authority",
+        "drivers.compare",
         "drivers.facts",
         "drivers.names",
         "drivers.render",
