@@ -35,7 +35,7 @@ def _python(name: str, seconds: float, seed: int, findings: Path, coverage: bool
             f"-max_total_time={max(int(seconds), 1)}",
             f"-seed={seed + 1}",
             "-print_final_stats=1",
-            "-timeout=20",
+            "-timeout=120",
         ]
         command = [sys.executable, "-m", "tests.fuzz.coverage", name, *options, f"-artifact_prefix={findings}/{name}-"]
         done = subprocess.run(

@@ -233,7 +233,7 @@ def session(data: bytes) -> None:
 
     rng = random.Random(data)
     world = _world(rng.choice(VERSIONS), rng.choice(CAPS), rng.choice(["gvisor", "hardened"]))
-    _random_calls(world, rng, 50)
+    _random_calls(world, rng, 20)
 
 
 _TRACE: Final = ("nvproxy_model.trace",)

@@ -75,7 +75,12 @@ class Seen:
 
 def _frame(data: bytes) -> Frame:
     _, _, *numbers, text, count, _, a, b, c, d = _HEADER.unpack_from(data)
-    frame = Frame._make([*numbers, (a, b, c, d), data[_HEADER.size : _HEADER.size + text], {}])
+    heads = _HEADER.size + count * _SECTION.size
+    at = heads + text
+    end = len(data) - _CHECK.size
+    if at > end:
+        raise ValueError("a frame is shorter than its text and its sections' heads")
+    frame = Frame._make([*numbers, (a, b, c, d), data[heads:at], {}])
     if (
         max(frame.pid, frame.tid) > 0x7FFFFFFF
         or frame.err > 4095
@@ -85,12 +90,8 @@ def _frame(data: bytes) -> Frame:
         or frame.type not in range(1, 10)
     ):
         raise ValueError("a frame with numbers that the recorder does not write")
-    at = _HEADER.size + text
-    end = len(data) - _CHECK.size
     flags = frame.flags
-    for _ in range(count):
-        where, size = _SECTION.unpack_from(data, at)
-        at += _SECTION.size
+    for where, size in _SECTION.iter_unpack(data[_HEADER.size : heads]):
         if at + size > end:
             raise ValueError("a section is longer than its frame")
         if where & UNREADABLE:

@@ -23,7 +23,8 @@ FORKED, DENIED, SHELL = 32, 64, 128
 
 def frame(kind: int, text: bytes = b"", sections: tuple[tuple[int, bytes], ...] = (), **more: int) -> bytes:
     """One frame, as recorder/spool.h lays it out."""
-    body = text + b"".join(struct.pack("=II", where & 0xFFFFFFFF, len(data)) + data for where, data in sections)
+    heads = b"".join(struct.pack("=II", where & 0xFFFFFFFF, len(data)) for where, data in sections)
+    body = heads + text + b"".join(data for _, data in sections)
     size = 112 + len(body) + 4
     names = ("flags", "pid", "tid", "err", "time", "id", "ret", "fd", "request", "space", "key", "psize")
     values = {"pid": 7, "tid": 7, "fd": 3, **more}

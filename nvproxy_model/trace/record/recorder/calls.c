@@ -121,11 +121,13 @@ static const struct device *device_of(int fd)
 }
 static int recorded_ioctl(int fd, unsigned long request, void *arg, const struct device *device)
 {
-	struct call call = { .count = 0 };
+	struct call call;
 	struct frame frame;
 	bool values = spool_keeps_values(), sent;
 	int entry_errno = errno, ret, err;
 
+	call.count = 0;
+	call.status.size = 0;
 	frame_begin(&frame, FRAME_ENTER);
 	frame.id = atomic_fetch_add(&next_id, 1);
 	frame.fd = fd;
@@ -144,6 +146,8 @@ static int recorded_ioctl(int fd, unsigned long request, void *arg, const struct
 		return ret;
 
 	/* The same places again. What did not change is left out when the spool is read. */
+	if (call.count)
+		call.pieces[0].read = NULL;
 	if (call.status.size)
 		call.pieces[call.count++] = call.status;
 	frame.args[1] = now() - frame.time;

@@ -13,7 +13,6 @@
 #define MAX_PARAMETERS (1u << 20) /* RMAPI_PARAM_COPY_MAX_PARAMS_SIZE */
 #define MAX_BUFFERS (1u << 20)
 #define MAX_POINTERS 4
-#define FIELDS 256u /* every field that the table names lies below; table.py checks it */
 
 enum space { SPACE_FRONTEND, SPACE_UVM, SPACE_CONTROL, SPACE_ALLOC, SPACE_OTHER };
 
@@ -83,12 +82,6 @@ static const struct entry *find(uint32_t space, uint32_t number, uint32_t size)
 	return NULL;
 }
 
-/* The fields of one struct: as much of it as the table's offsets reach. */
-struct fields {
-	unsigned char bytes[FIELDS];
-	uint32_t size;
-};
-
 static bool read_fields(struct fields *fields, uint64_t address, uint32_t size)
 {
 	fields->size = size < FIELDS ? size : FIELDS;
@@ -104,10 +97,10 @@ static uint64_t load(const struct fields *fields, uint32_t offset, uint32_t widt
 	return value;
 }
 
-static void add(struct call *call, uint32_t where, uint64_t address, uint32_t size)
+static void add(struct call *call, uint32_t where, uint64_t address, uint32_t size, const void *read)
 {
 	if (size && call->count < MAX_PIECES - 1)
-		call->pieces[call->count++] = (struct piece){ .where = where, .size = size, .address = address };
+		call->pieces[call->count++] = (struct piece){ where, size, address, read };
 }
 
 static void add_buffers(struct call *call, const struct entry *entry, const struct fields *fields, uint32_t *left)
@@ -124,7 +117,7 @@ static void add_buffers(struct call *call, const struct entry *entry, const stru
 			count = count > 0xffffffffu ? ~0ull : count * count;
 		if (!address || !count || !p->element || count > limit / p->element)
 			continue;
-		add(call, WHERE_POINTER + p->offset, address, (uint32_t)(count * p->element));
+		add(call, WHERE_POINTER + p->offset, address, (uint32_t)(count * p->element), NULL);
 		*left -= (uint32_t)(count * p->element);
 	}
 }
@@ -152,7 +145,7 @@ static const struct entry *add_parameters(struct call *call, struct frame *frame
 	}
 	if (!*address)
 		*size = 0;
-	add(call, WHERE_PARAMETERS, *address, *size);
+	add(call, WHERE_PARAMETERS, *address, *size, NULL);
 	return inner;
 }
 
@@ -162,7 +155,7 @@ void look(struct call *call, struct frame *frame, const char *device, unsigned l
 	bool frontend = !uvm && device[11] != '-';
 	const struct entry *top, *inner = NULL;
 	uint32_t size, inner_size = 0, left = MAX_BUFFERS;
-	struct fields fields, inner_fields;
+	struct fields *fields = &call->fields, inner_fields;
 	uint64_t inner_address = 0;
 
 	frame->space = uvm ? SPACE_UVM : frontend ? SPACE_FRONTEND : SPACE_OTHER;
@@ -173,18 +166,17 @@ void look(struct call *call, struct frame *frame, const char *device, unsigned l
 		size = top->size;
 	if (size > MAX_ARGUMENT)
 		size = MAX_ARGUMENT;
-	add(call, WHERE_ARGUMENT, argument, size);
-	if (!top)
-		return;
-	if (!read_fields(&fields, argument, size)) {
-		frame->flags |= size ? FLAG_FAULT : 0;
+	if (!top || !read_fields(fields, argument, size)) {
+		frame->flags |= top && size ? FLAG_FAULT : 0;
+		add(call, WHERE_ARGUMENT, argument, size, NULL);
 		return;
 	}
+	add(call, WHERE_ARGUMENT, argument, size, size <= FIELDS ? fields->bytes : NULL);
 	if (top->status_offset != NONE && top->status_offset + 4u <= size)
-		call->status = (struct piece){ WHERE_STATUS, 4, argument + top->status_offset };
+		call->status = (struct piece){ WHERE_STATUS, 4, argument + top->status_offset, NULL };
 	if (top->params_offset != NONE)
-		inner = add_parameters(call, frame, top, &fields, &inner_address, &inner_size);
-	add_buffers(call, top, &fields, &left);
+		inner = add_parameters(call, frame, top, fields, &inner_address, &inner_size);
+	add_buffers(call, top, fields, &left);
 	if (inner && inner->pointers && inner_size && read_fields(&inner_fields, inner_address, inner_size))
 		add_buffers(call, inner, &inner_fields, &left);
 }

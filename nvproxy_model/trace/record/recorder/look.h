@@ -5,7 +5,16 @@
 
 #include "spool.h"
 
+#define FIELDS 256u /* every field that the table names lies below; table.py checks it */
+
+/* The fields of one struct: as much of it as the table's offsets reach. */
+struct fields {
+	unsigned char bytes[FIELDS];
+	uint32_t size;
+};
+
 struct call {
+	struct fields fields; /* of the argument */
 	struct piece pieces[MAX_PIECES];
 	unsigned int count;
 	struct piece status; /* its size is 0 where the table names none */

@@ -35,6 +35,8 @@
 
 #define WINDOWS 4             /* one is held for a frame's copy, never during the program's own call */
 #define WINDOW_SIZE (9u << 18) /* more than the largest frame; a multiple of every page size */
+#define OWN_TEXT 64u
+#define OWN_BYTES 256u
 #define LARGEST (1ull << 38) /* bytes of a spool: so far a window moves in a tenth of a second */
 #define LOW_WATER (2u << 20) /* the launcher is woken when less than this is left */
 #define PATIENCE 2000        /* times half a millisecond, for room */
@@ -298,37 +300,59 @@ static bool put(unsigned char *to, const void *from, size_t size)
 	return true;
 }
 
+/*
+ * Everything of ours lies together, so that the kernel pins few pages: it is put together on the stack, with a short text and
+ * what was read already.
+ */
+struct own {
+	struct frame frame;
+	struct section sections[MAX_PIECES];
+	unsigned char more[OWN_TEXT + OWN_BYTES];
+};
+
 static bool write_frame(unsigned char *to, const struct frame *frame, const void *text, const struct piece *pieces,
 			unsigned int count)
 {
-	struct iovec from[3 + 2 * MAX_PIECES];
-	struct section sections[MAX_PIECES];
+	const unsigned int heads = count * (unsigned int)sizeof(struct section);
+	struct iovec from[3 + MAX_PIECES];
 	uint32_t check = ~frame->size;
+	unsigned char *end;
+	struct own own;
 	size_t n = 0, at;
-	unsigned int i;
+	unsigned int i, first = 0;
 
-	from[n++] = (struct iovec){ (void *)(uintptr_t)frame, sizeof(*frame) };
-	from[n++] = (struct iovec){ (void *)(uintptr_t)text, frame->text };
-	for (i = 0; i < count; i++) {
-		sections[i] = (struct section){ pieces[i].where, pieces[i].size };
-		from[n++] = (struct iovec){ &sections[i], sizeof(sections[i]) };
-		from[n++] = (struct iovec){ (void *)(uintptr_t)pieces[i].address, pieces[i].size };
+	own.frame = *frame;
+	for (i = 0; i < count; i++)
+		own.sections[i] = (struct section){ pieces[i].where, pieces[i].size };
+	end = (unsigned char *)own.sections + heads;
+	if (frame->text <= OWN_TEXT) {
+		if (frame->text)
+			memcpy(end, text, frame->text);
+		end += frame->text;
+		if (count && pieces[0].read && pieces[0].size <= OWN_BYTES) {
+			memcpy(end, pieces[0].read, pieces[0].size);
+			end += pieces[0].size;
+			first = 1;
+		}
 	}
+	from[n++] = (struct iovec){ &own, (size_t)(end - (unsigned char *)&own) };
+	if (frame->text > OWN_TEXT)
+		from[n++] = (struct iovec){ (void *)(uintptr_t)text, frame->text };
+	for (i = first; i < count; i++)
+		from[n++] = (struct iovec){ (void *)(uintptr_t)pieces[i].address, pieces[i].size };
 	from[n++] = (struct iovec){ &check, sizeof(check) };
 	if (copy(to, frame->size, from, n) == frame->size)
 		return true;
 	/* Something cannot be read: piece by piece, and the end last. */
-	at = sizeof(*frame) + frame->text;
-	if (!put(to, frame, sizeof(*frame)) || !put(to + sizeof(*frame), text, frame->text))
-		return false;
+	at = sizeof(*frame) + heads + frame->text;
 	for (i = 0; i < count; i++) {
-		if (!copy_in(to + at + sizeof(sections[i]), pieces[i].address, pieces[i].size))
-			sections[i].where |= UNREADABLE;
-		if (!put(to + at, &sections[i], sizeof(sections[i])))
-			return false;
-		at += sizeof(sections[i]) + pieces[i].size;
+		if (!(pieces[i].read ? put(to + at, pieces[i].read, pieces[i].size) :
+				       copy_in(to + at, pieces[i].address, pieces[i].size)))
+			own.sections[i].where |= UNREADABLE;
+		at += pieces[i].size;
 	}
-	return put(to + at, &check, sizeof(check));
+	return put(to, &own, sizeof(*frame) + heads) && put(to + sizeof(*frame) + heads, text, frame->text) &&
+	       put(to + at, &check, sizeof(check));
 }
 
 void frame_begin(struct frame *frame, enum frame_type type)

@@ -63,7 +63,10 @@ enum {
 	FLAG_SHELL = 128,   /* system(3) or popen(3): a child whose number is not known here */
 };
 
-/* A frame begins at a multiple of 8; its last four bytes are the complement of its size. Between frames there are zeros. */
+/*
+ * A frame begins at a multiple of 8: this header, its sections' heads, its text, the sections' bytes, and four bytes that are
+ * the complement of its size. Between frames there are zeros.
+ */
 struct frame {
 	uint32_t magic;
 	uint32_t size;
@@ -80,8 +83,8 @@ struct frame {
 	uint32_t space;
 	uint32_t key;
 	uint32_t params_size;
-	uint32_t text;     /* bytes of text after this header */
-	uint32_t sections; /* how many sections after the text */
+	uint32_t text;     /* bytes of text after the sections' heads */
+	uint32_t sections; /* how many sections */
 	uint32_t pad;
 	uint64_t args[4];
 };
@@ -103,6 +106,7 @@ struct piece {
 	uint32_t where;
 	uint32_t size;
 	uint64_t address;
+	const void *read; /* its bytes, if it was read whole already; else NULL */
 };
 
 #define MAX_PIECES 11 /* the argument, its parameters, a status, four buffers behind each of the first two */
