@@ -169,6 +169,7 @@ BYTES = (
     [
         (f'"{BYTES}" => "{BYTES}"', {"kind": "control", "key": "0x3d05", "status": "0x56", "top0": 32, "top1": None}),
         (f'"{BYTES}"', {"kind": "control", "key": "0x3d05", "status": "0x56", "top0": 32, "top1": None}),
+        (f'"{BYTES}"...', {"kind": "control", "key": "0x3d05", "status": "0x56", "top0": 32, "top1": None}),
         (f'=> "{BYTES}"', {"kind": "control", "key": "0x3d05", "status": "0x56", "top0": None, "top1": 32}),
         (f'argp="{BYTES[:44]}"...', {"kind": "fe", "key": "0x2a", "status": None, "top0": 11, "top1": None}),
         (f'argp="{BYTES[:48]}"...', {"kind": "control", "key": "0x3d05", "status": None, "top0": 12, "top1": None}),
@@ -243,6 +244,27 @@ def test_a_mapping(write: Write) -> None:
         (4096, 0, None, 22),
     ]
     assert source.problems.kept == [(5, "a mapping whose size is not a number")]
+
+
+@pytest.mark.parametrize(("size", "fits"), [(4096, True), (4097, False)])
+def test_the_longest_path(size: int, fits: bool, write: Write) -> None:
+    path = "/dev/nvidia0".ljust(size, "x")
+    for kind, text in (
+        ("strace", f'openat(AT_FDCWD, "{path}", O_RDWR) = 3'),
+        ("strace", f"ioctl(3<{path}>, 0x46c9, 1) = 0"),
+        ("nvproxy-log", f"{TASK}X close(0x3 {path}) = 0 (0x0)"),
+        ("nvproxy-log", f"{TASK}X openat(AT_FDCWD /, 0x7f {path}, O_RDWR, 0o0) = 3 (0x3)"),
+    ):
+        records, source = read(write(text + "\n"), kind)
+        assert (len(records), source.problems.count) == ((1, 0) if fits else (0, 1)), text[:40]
+
+
+@pytest.mark.parametrize(
+    ("ret", "fits"), [(-4095, True), (-4096, False), (0, True), (2147483647, True), (2147483648, False)]
+)
+def test_what_an_open_can_return(ret: int, fits: bool, write: Write) -> None:
+    records, source = read(write(OPENED.replace("= 3", f"= {ret}")), "strace")
+    assert (len(records), source.problems.count) == ((1, 0) if fits else (0, 1))
 
 
 def test_limits_of_tasks_and_files(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,6 +469,16 @@ def test_the_ends_of_runsc_s_results(text: str, ret: int | None, write: Write) -
     records, source = read(write(line + "\n"), "nvproxy-log")
     assert [r["ret"] for r in records] == ([] if ret is None else [ret])
     assert source.problems.count == (ret is None)
+
+
+@pytest.mark.parametrize(
+    "node", ["/dev/null", "/dev/nvram", "/tmp/dev/x", "(bad FD)", "socket:[7]", "/dev/x, /dev/nvidia0"]
+)
+def test_runsc_s_lines_about_other_files(node: str, write: Write) -> None:
+    text = f"{TASK}X close(0x5 {node}) = 0 (0x0)\n{TASK}E ioctl(0x5 {node}, 0x5401, 0x7)\n{TASK}X close(0x3 {CTL}) = 0 (0x0)\n"
+    records, source = read(write(text))
+    assert ([r["fd"] for r in records if r.get("dev") == CTL], source.problems.count) == ([3], 0)
+    assert len(records) == 1
 
 
 def test_a_line_about_a_node_that_is_no_call(write: Write) -> None:

@@ -80,7 +80,8 @@ def test_a_wording_that_nobody_knows_is_shown() -> None:
         ("control", "0x20803504", "0x56", None)
     ]
     assert [line for line, _ in source.problems.kept] == [2]
-    assert "not understood" in source.problems.kept[0][1]
+    said = "the moon is not in a supported phase for command 0x2080"
+    assert source.problems.kept[0][1] == f"nvproxy said something that is not understood: {said!r}"
 
 
 def test_the_driver_that_the_log_names() -> None:
