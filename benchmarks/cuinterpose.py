@@ -25,6 +25,7 @@ LIMITS_NS = {
     'dlsym(handle, "cuMemAlloc_v2")': 12.0,
     'dlsym(RTLD_DEFAULT, "getppid")': 12.0,
 }
+LIMITS_TRACKED_NS = {"cuMemMap": 150.0, "cuMemSetAccess": 150.0, "cuMemUnmap": 150.0, "cuLaunchKernel": 30.0}
 LIMITS_RATIO = {
     "fork+exec of true, CPU": 1.15,
     ("validation of a ticket", "plain read of a memfd"): 2.0,
@@ -32,8 +33,8 @@ LIMITS_RATIO = {
 }
 
 
-def build(where: Path) -> tuple[Path, Path, Path]:
-    """(the shim, the program that calls, the program that shares)"""
+def build(where: Path) -> tuple[Path, Path, Path, Path]:
+    """(the shim, the program that calls, the one that maps, the one that shares)"""
     subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", where], cwd=ROOT, check=True, stdout=sys.stderr
     )
@@ -50,6 +51,7 @@ def build(where: Path) -> tuple[Path, Path, Path]:
     return (
         where / "cuinterpose" / "libcuinterpose.so",
         compile_("calls", HERE / "cuinterpose_calls.c", driver, "-ldl"),
+        compile_("tracked", HERE / "cuinterpose_tracked.c", driver),
         compile_("share", HERE / "cuinterpose_share.c", *sources, "-lpthread"),
     )
 
@@ -67,13 +69,16 @@ def main() -> int:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
     over = 0
     with tempfile.TemporaryDirectory() as name:
-        shim, calls, share = build(Path(name))
+        shim, calls, maps, share = build(Path(name))
         library = {"LD_LIBRARY_PATH": str(shim.parents[1] / "driver")}
-        plain, shimmed, shared = [], [], []
+        tracked = {"LD_PRELOAD": str(shim), "CUINTERPOSE_TRACK": "1", "CUINTERPOSE_DIR": name, **library}
+        plain, shimmed, shared, mapped, mapped_tracked = [], [], [], [], []
         for _ in range(rounds):
             plain.append(measure(calls, library))
             shimmed.append(measure(calls, {**library, "LD_PRELOAD": str(shim)}))
             shared.append(measure(share, {}))
+            mapped.append(measure(maps, library))
+            mapped_tracked.append(measure(maps, tracked))
     without, spread, with_shim, sharing = best(plain), best(plain, max), best(shimmed), best(shared)
     print(
         f"{'ns, best of ' + str(rounds):34}{'plain':>10}{'shim':>10}{'difference':>12}{'ratio':>8}{'limit':>9}  spread of plain"
@@ -90,6 +95,15 @@ def main() -> int:
         print(
             f"{what:34}{value:10.2f}{with_shim[what]:10.2f}{difference:+12.2f}{ratio:8.3f}{text:>9}"
             f"  {spread[what] - value:.2f} {mark}"
+        )
+    print(f"\n{'tracked':34}{'plain':>10}{'tracked':>10}{'difference':>12}")
+    with_tracker = best(mapped_tracked)
+    for what, value in best(mapped).items():
+        difference = with_tracker[what] - value
+        over += difference > LIMITS_TRACKED_NS[what]
+        mark = "OVER" if difference > LIMITS_TRACKED_NS[what] else ""
+        print(
+            f"{what:34}{value:10.2f}{with_tracker[what]:10.2f}{difference:+12.2f}{'':8}+{LIMITS_TRACKED_NS[what]:<8g}{mark}"
         )
     print()
     for what, limit_ratio in LIMITS_RATIO.items():

@@ -1,6 +1,7 @@
 """On a real GPU: what the driver's checkpoint does to processes that share memory, and what ours does.
 
 Run by cuinterpose_checkpoint_gpu.sh, which builds what it names: python3 cuinterpose_checkpoint_gpu.py WORKER SHIM.
+--no-torch leaves torch out; --exports runs that part alone, in a minute.
 Prints tables; writes all figures as JSON to $OUT/checkpoint.json if OUT is set. Exit status 1 if a row of ours is wrong.
 Every program is idle while a checkpoint is taken. Multicast is never touched.
 """
@@ -732,9 +733,11 @@ def main() -> int:
     ]
     if count_gpus() > 1:
         parts.insert(1, lambda: two_gpus(driver))
+    if "--exports" in sys.argv:
+        parts = [lambda: exports(driver)]
     with tempfile.TemporaryDirectory(prefix="cui-") as name:
         os.chmod(name, 0o700)
-        if "--no-torch" not in sys.argv:
+        if "--no-torch" not in sys.argv and "--exports" not in sys.argv:
             parts += [lambda: torch_part(driver, Path(name)), lambda: torch_times(Path(name))]
         for part in parts:
             try:

@@ -30,7 +30,7 @@ export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$work${PYTHONPATH:+:$PYTHONPATH}"
 [ -d "$root/build/python" ] && PYTHONPATH="$PYTHONPATH:$root/build/python"
 cp benchmarks/cuinterpose_checkpoint_gpu.py "$work/run.py" # the folder of a script comes first, and there is a cuinterpose.py
 cd "$work"
-extra=
-python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' || extra=--no-torch
+extra=$* # --exports: that part alone
+python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' || extra="$extra --no-torch"
 timeout -k 5 "${LIMIT_S:-460}" python3 "$work/run.py" "$work/worker" \
     "$work/cuinterpose/libcuinterpose.so" $extra

@@ -315,7 +315,9 @@ def test_fork(scene: Stage) -> None:
     assert importer.do("read 0 0 2") == "90"
 
 
-def test_threads_that_allocate_meanwhile(scene: Stage) -> None:
+@pytest.mark.parametrize("world_name", ["plain", "sanitized", "threads"])
+def test_threads_that_allocate_meanwhile(scenes: Callable[[str], Stage], world_name: str) -> None:
+    scene = scenes(world_name)
     workers = [scene.start() for _ in range(2)]
     mapped(workers)
     for worker in workers:
@@ -327,6 +329,7 @@ def test_threads_that_allocate_meanwhile(scene: Stage) -> None:
         rounds, error = worker.do("churned").split()
         assert (int(rounds) > 0, error) == (True, "0")
     assert workers[1].do("read 0 0 2") == "90"
+    assert scene.end() == [0, 0]
 
 
 def test_a_kernel_in_flight_ends_before_its_memory_goes(scene: Stage) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
 import signal
@@ -14,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cuinterpose import checkpoint, preflight
 from cuinterpose.checkpoint_driver import Command, DriverError, Library, NoDriver, State, within
@@ -363,6 +367,58 @@ def test_an_inventory_that_is_none(data: bytes) -> None:
     with pytest.raises(ProtocolError) as refused:
         parse(data, 1)
     assert refused.value.status in (Status.MALFORMED, Status.VERSION)
+
+
+VALID = json.dumps(
+    {
+        "schema": "cuinterpose.process/1",
+        "pid": 1,
+        "phase": "let go",
+        "captures": 0,
+        "contexts": 1,
+        "participant": "01" * 16,
+        "allocations": [
+            {
+                **dict.fromkeys(("size", "device", "handle_types", "references"), 1),
+                "multicast": False,
+                "resource": None,
+                "importers": [{"pid": 1, "started": 2}],
+                "mappings": [],
+            }
+        ],
+        "imports": [
+            {
+                "foreign": False,
+                "entangled": False,
+                "references": 1,
+                "lost": {"stage": 77, "cuda": 1},
+                "participant": "02" * 16,
+                "resource": "03" * 16,
+                "endpoint": "/x",
+                "mappings": [{"address": 1, "size": 2, "offset": 0, "away": True, "access": []}],
+            }
+        ],
+        "reservations": [{"address": 1, "size": 2}],
+        "notes": {"multicast": 0},
+    }
+).encode()
+
+
+@given(st.data())
+def test_an_inventory_of_any_bytes(data: st.DataObject) -> None:
+    """A document with something in it exchanged: an answer or one kind of error."""
+    assert parse(VALID, 7).pid == 7
+    at = data.draw(st.integers(0, len(VALID)))
+    size = data.draw(st.integers(0, 40))
+    with contextlib.suppress(ProtocolError):
+        parse(VALID[:at] + data.draw(st.binary(max_size=40)) + VALID[at + size :], 7)
+    document = json.loads(VALID)
+    name = data.draw(st.sampled_from(sorted(document)))
+    document[name] = data.draw(
+        st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=3)
+    )
+    with contextlib.suppress(ProtocolError):
+        parse(json.dumps(document).encode(), 7)
 
 
 def test_within() -> None:
