@@ -323,9 +323,7 @@ bool cui_mapping_set_access(struct cui_mapping *mapping, const struct cui_access
 
 		if (old->start == wanted.start && old->size == wanted.size && old->type == wanted.type &&
 		    old->id == wanted.id) {
-			for (; i + 1 < mapping->accesses; i++) /* the last one counts, so it goes last */
-				mapping->access[i] = mapping->access[i + 1];
-			mapping->access[i] = wanted;
+			*old = wanted;
 			return true;
 		}
 	}

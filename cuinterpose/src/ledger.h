@@ -34,7 +34,7 @@ struct cui_mapping {
 	struct cui_memory *memory; /* NULL: of a handle that is not in the ledger */
 	struct cui_mapping *previous, *next; /* of its memory, in the order of the calls */
 	uint64_t offset, flags;
-	struct cui_access *access; /* the last value of a range and location, in the order of the calls */
+	struct cui_access *access; /* the last value of each location: the driver takes whole mappings only */
 	unsigned int accesses;
 	bool away;
 };
