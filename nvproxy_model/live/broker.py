@@ -196,7 +196,8 @@ class Broker:
                 except Exception as error:
                     # A program must not hang for a mistake of ours.
                     self._failed(error)
-                    self.listener.answer(request, error=errno.EIO)
+                    with contextlib.suppress(OSError):
+                        self.listener.answer(request, error=errno.EIO)
                 ours = self._turns.finish(turn)
 
     def _receive(self) -> Request | None:
@@ -311,11 +312,11 @@ class Broker:
         try:
             with self.graph_lock:
                 self._flying += 1
-                if file.fresh:
-                    # Perhaps it took the place of one that has ended.
-                    file.fresh = False
-                    self._sweep()
                 try:
+                    if file.fresh:
+                        # Perhaps it took the place of one that has ended.
+                        file.fresh = False
+                        self._sweep()
                     result = self.session.ioctl(fd, number, address)
                 finally:
                     self._flying -= 1

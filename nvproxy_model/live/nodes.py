@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -46,14 +47,22 @@ _FOLDERS: Final = {
     "nvidia-caps-imex-channels": "nvidia-caps-imex-channels/channel",
 }
 _FRONTEND_MAJOR: Final = 195
+_AGE: Final = 0.5
+"""Seconds that a list of majors is believed not to have grown."""
 
 
 class DeviceNodes:
     """The machine's own, by the majors in /proc/devices: a node is known by its number, not by its name or place."""
 
     def __init__(self, devices: Path = Path("/proc/devices")) -> None:
+        """Raises OSError."""
+        self._devices = devices
         self._drivers = {_FRONTEND_MAJOR: "nvidia"}
-        for line in devices.read_text(errors="replace").partition("Block devices")[0].splitlines():
+        self._read()
+
+    def _read(self) -> None:
+        self._when = time.monotonic()
+        for line in self._devices.read_text(errors="replace").partition("Block devices")[0].splitlines():
             major, _, name = line.strip().partition(" ")
             if name.startswith("nvidia") and major.isdecimal():
                 self._drivers.setdefault(int(major), name)
@@ -61,7 +70,10 @@ class DeviceNodes:
     def __call__(self, status: os.stat_result) -> Node | None:
         if not stat.S_ISCHR(status.st_mode):
             return None
-        driver, minor = self._drivers.get(os.major(status.st_rdev)), os.minor(status.st_rdev)
+        major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+        if major not in self._drivers and time.monotonic() - self._when > _AGE:
+            self._read()  # nvidia-uvm is often loaded by the first program that wants it
+        driver = self._drivers.get(major)
         if driver is None:
             return None
         if driver in _FOLDERS:
