@@ -429,3 +429,43 @@ def test_a_buffer_and_files_are_readable() -> None:
     assert files.install(one) == 0
     assert files.install(File("other", 9)) == 2
     assert (one.references, one.mapping, one.control_device) == (1, None, True)
+
+
+def test_the_hardened_profile_looks_at_event_buffers_alone() -> None:
+    """Parameters of another class are not read as theirs, however short or long they are."""
+    for hclass, size in ((0x80, 56), (0x2080, 4), (0x90CE, 128), (0x90F1, 48)):
+        guest = Guest(profile="hardened")
+        guest.memory.write(0x11000, bytes(size))
+        result, _ = guest.call(0x2B, nvos64(hclass, params=0x11000))
+        assert result.decision is not None
+        assert (result.decision.why, len(guest.calls)) == (Why.RULE, 1), hex(hclass)
+
+
+def test_a_video_bind_of_a_buffer_that_is_not_known() -> None:
+    world = World(profile="hardened")
+    fd = world.open()
+    _, _, client = world.alloc(fd, 0, 0, 0, 0x41)
+    params = (0x77).to_bytes(4, "little") + bytes(16)
+    result, status = world.control(fd, client, client, 0x20800309, params)
+    assert status == 0x1F
+    assert result.decision is not None
+    assert result.decision.facts is not None
+    assert (result.decision.why, result.decision.facts.value) == (Why.HARDENED, 0)
+
+
+def test_a_buffer_that_is_freed_is_forgotten() -> None:
+    world = World(profile="hardened")
+    fd = world.open()
+    assert world.session.events is not None
+    _, _, client = world.alloc(fd, 0, 0, 0, 0x41)
+    _, _, device = world.alloc(fd, client, client, 0x10, 0x80)
+    assert world.alloc(fd, client, device, 0x11, 0x2080, bytes(4))[1] == 0
+    memory = fill(NV_MEMORY_ALLOCATION_PARAMS.at(world.policy.version), size=0x1000, attr2=0x400000)
+    for handle in (0x20, 0x21):
+        assert world.alloc(fd, client, client, handle, 0x90CE, memory)[1] == 0
+    fields = {"recordSize": 0x30, "recordCount": 4, "hBufferHeader": 0x20, "hRecordBuffer": 0x21, "hSubDevice": 0x11}
+    for _ in range(3):
+        assert world.alloc(fd, client, client, 0x30, 0x90CD, fill(NV_EVENT_BUFFER_ALLOC_PARAMETERS, **fields))[1] == 0
+        assert len(world.session.events._record_size) == 1
+        assert world.free(fd, client, 0x30)[1] == 0
+        assert len(world.session.events._record_size) == 0
