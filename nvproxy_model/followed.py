@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CHANGE", "LATER", "WHOLE", "WHOLE_DATE", "Later", "described", "is_pending"]
+__all__ = ["CHANGE", "LATER", "STRUCTS", "WHOLE", "WHOLE_DATE", "Later", "described", "is_pending"]
 
 WHOLE = "3c5eee17dc45659fb86843531074f38e78e0cc35"
 """The commit of google/gvisor whose tables are followed entry by entry."""
@@ -19,7 +19,8 @@ CHANGE = "NV_EVENT_BUFFER, NV01_MEMORY_DEVICELESS and their controls, for the pr
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A change after WHOLE. ``state`` is ``merged``, or ``seen`` where nobody has confirmed that gVisor took it.
+    """A change after WHOLE. ``state`` is ``merged``; ``seen`` where nobody has confirmed that gVisor took it; or ``needed``:
+    seen, and admitted all the same, because what is merged is of no use without it.
 
     ``commit`` is the one whose file showed it, ``pull`` the pull request that brought it, where that is known.
     """
@@ -34,6 +35,10 @@ class Later:
 _VERSION_GO = "58dbfe45cb416b5ade754c08ae50a4c32edb216b"
 
 LATER: Mapping[str, Later] = {
+    "14005": Later(
+        "merged", _VERSION_GO, "2026-09-20", "NV_EVENT_BUFFER, its controls and binds (this model's CHANGE)", "#14005"
+    ),
+    "13994": Later("needed", _VERSION_GO, "2026-09-20", "NV01_MEMORY_DEVICELESS, which event buffers lie in", "#13994"),
     "58dbfe45": Later(
         "seen", _VERSION_GO, "2026-09-20", "version.go: nodes of 580 and 620, and rows from the root of the tree on"
     ),
@@ -59,3 +64,10 @@ def described(later: str) -> str:
     """An entry in words: its state, its pull request, the commit that showed it."""
     entry = LATER[later]
     return " ".join(filter(None, (entry.state, entry.pull, f"at {entry.commit[:12]}")))
+
+
+STRUCTS: Mapping[str, str] = {
+    "NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS": "14751",
+    "NV2080_CTRL_NVLINK_GET_REMAP_TABLE_INFO_V2_PARAMS": "1117a51c",
+}
+"""Structs of older rows that an entry of LATER changed."""

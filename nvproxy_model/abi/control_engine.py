@@ -52,9 +52,19 @@ ENGINE: tuple[Rule, ...] = (
         why="it does nothing, so no profiler asks for it and nvproxy has no row for it",
     ),
     control(
-        0x90CD0101, "NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS", PROFILING, NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS
+        0x90CD0101,
+        "NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS",
+        PROFILING,
+        NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS,
+        later="14005",
     ),
-    control(0x90CD0102, "NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET", PROFILING, NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS),
+    control(
+        0x90CD0102,
+        "NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET",
+        PROFILING,
+        NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS,
+        later="14005",
+    ),
     reject(
         "control",
         0x90CD0103,
@@ -63,7 +73,7 @@ ENGINE: tuple[Rule, ...] = (
         status=NV_ERR_NOT_SUPPORTED,
         why="a number for NVIDIA's own tests: no driver implements it",
     ),
-    control(0x90CD0104, "NV_EVENT_BUFFER_CTRL_CMD_FLUSH", PROFILING, None),
+    control(0x90CD0104, "NV_EVENT_BUFFER_CTRL_CMD_FLUSH", PROFILING, None, later="14005"),
     reject(
         "control",
         0x90CD0105,

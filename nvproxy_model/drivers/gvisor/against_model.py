@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from nvproxy_model import abi, versions
 from nvproxy_model.caps import from_string
@@ -12,6 +13,7 @@ from nvproxy_model.drivers.gvisor.layouts import Difference, compare_layouts
 from nvproxy_model.drivers.gvisor.parity import SCALARS, Gathered, Parity, VersionReport, parity
 from nvproxy_model.drivers.gvisor.rows import Entry
 from nvproxy_model.fields import CStruct
+from nvproxy_model.followed import STRUCTS, described
 from nvproxy_model.layout import Layout
 from nvproxy_model.rules import TABLES, Rule, active
 from nvproxy_model.versions import DriverVersion
@@ -23,6 +25,16 @@ _VERSION_GO = "pkg/sentry/devices/nvproxy/version.go:1"
 
 _REFUSING = {"rmNumaInfo"}
 """Handlers that answer EINVAL whatever the call (pkg/sentry/devices/nvproxy/frontend.go)."""
+
+
+@functools.cache
+def _slips() -> Mapping[tuple[str, int, str], str]:
+    """Rows of gVisor's that the driver of that release contradicts, and why; the model follows the driver."""
+    import yaml
+
+    text = Path(abi.__file__).with_name("known_deviations.yaml").read_text()
+    entries = yaml.safe_load(text)["slips"]
+    return {(entry["table"], entry["number"], entry["version"]): entry["why"] for entry in entries}
 
 
 def compare_with_model(nvproxy: Nvproxy) -> Parity:
@@ -62,12 +74,18 @@ def _compare_table(
             compared += isinstance(rule.params_at(node), CStruct)
         elif entry is not None:
             name, where = f"{entry.table} {entry.symbol}", entry.where
-            differences = [Difference("model-lacks", f"{number:#x} {entry.handler}", number, None)]
+            contradicted = _slips().get((entry.table, number, node.name))
+            kind = "model-lacks" if contradicted is None else "contradicted"
+            differences = [Difference(kind, contradicted or f"{number:#x} {entry.handler}", number, None)]
         else:
             assert rule is not None
             name, where = f"{rule.table} {rule.name}", _VERSION_GO
             kind = "model-only" if rule.rejected or rule.opt_in else "gvisor-lacks"
+            if rule.later is not None:
+                kind = "newer"
             how = "refused by a rule" if rule.rejected else "opt-in" if rule.opt_in else f"admitted to {rule.caps}"
+            if rule.later is not None:
+                how += f", {described(rule.later)}"
             differences = [Difference(kind, f"{number:#x} {how}", None, number)]
         for difference in differences:
             gathered.add(node.name, name, difference, where)
@@ -100,7 +118,11 @@ def _compare_struct(nvproxy: Nvproxy, entry: Entry, rule: Rule, node: DriverVers
         if isinstance(params, CStruct):
             for found in _compare_layouts(nvproxy.nvgpu.layout(struct.go_type), params):
                 detail = f"{struct.name} ({struct.go_type}): {found.detail} ({found.kind})"
-                yield Difference("layout-differs", detail, found.base, found.next)
+                newer = STRUCTS.get(struct.name)
+                if newer is not None:
+                    yield Difference("newer", f"{detail}, {described(newer)}", found.base, found.next)
+                else:
+                    yield Difference("layout-differs", detail, found.base, found.next)
 
 
 @functools.lru_cache(maxsize=4096)

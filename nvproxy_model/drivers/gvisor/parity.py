@@ -67,9 +67,12 @@ KINDS: Mapping[str, str] = {
     "caps-flip": "a version admits a row under other capabilities than its parent",
     "row-dropped": "a version drops a row whose number the driver still has",
     "no-struct-named": "nothing says which driver struct the row uses",
+    "newer": "a row or a struct that gVisor gained after the revision that the model follows whole",
+    "contradicted": "a row that the driver of that version contradicts: its headers lack the number",
     "model-only": "a row that only the model has, and admits to nobody who does not ask for it",
 }
 NOTES = frozenset({"name-differs", "number-unnamed", "caps-flip", "row-dropped", "no-struct-named", "model-only"})
+NOTES |= {"newer", "contradicted"}
 
 SCALARS = {"NvHandle": 4, "NvU32": 4, "NvU64": 8, "NvS32": 4}
 
