@@ -49,6 +49,7 @@ ARROWS: dict[str, set[str]] = {
         "drivers.yaml_file",
         "errors",
         "fields",
+        "followed",
         "layout",
         "rules",
         "versions",

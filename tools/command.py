@@ -258,9 +258,13 @@ class _Version(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from nvproxy_model import followed
+
         versions = output.versions()
         print(f"{parser.prog.split()[0]} {versions['nvproxy_model']}")
         print(f"follows gVisor {versions['gvisor_commit']} and the change: {versions['gvisor_change']}")
+        for name, later in followed.LATER.items():
+            print(f"  later, {followed.described(name)}: {later.what}")
         print(f"newest recorded release: {versions['newest_release']}")
         parser.exit()
 

@@ -122,6 +122,7 @@ DOCUMENTS = {
     "differ-history": ["history", "NVOS00_PARAMETERS", "--branch", "580.65.06"],
     "differ-layout": ["layout", "NVOS00_PARAMETERS"],
     "differ-audit": ["audit", "--driver", "580.126.20"],
+    "differ-coverage": ["coverage", "--driver", "580.126.20"],
     "differ-place": ["place", "580.126.20"],
     "differ-compat": ["compat", "570.195.03", "570.211.01"],
     "policy-explain": ["explain", "0xc020462a"],
