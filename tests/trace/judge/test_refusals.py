@@ -202,12 +202,8 @@ def info(*pairs: tuple[int, int], count: int | None = None) -> str:
         (opened("/dev/nvidia-caps/nvidia-cap3"), True),
         (opened("/dev/nvidia-caps/nvidia-cap3", err=13), False),
         (opened("/dev/nvidia-caps/nvidia-cap30x"), False),
-        (
-            opened("/dev/nvidia-caps/nvidia-cap" + "9" * 5000)
-            if False
-            else opened("/dev/nvidia-caps/nvidia-cap" + "9" * 50),
-            False,
-        ),
+        (opened("/dev/nvidia-caps/nvidia-cap" + "9" * 9), True),
+        (opened("/dev/nvidia-caps/nvidia-cap" + "9" * 10), False),
         (rec(key=0x20800102, status="0x0", par0=info((0x2A, 0)), par1=info((0x2A, 1))), True),
         (rec(key=0x20800102, status="0x0", par0=info((1, 1), (0x2A, 1))), True),
         (rec(key=0x20800102, status="0x0", par0=info((0x2A, 2))), False),
@@ -265,6 +261,30 @@ def test_the_release_that_a_log_names() -> None:
     call = rec("uvm", 37, refused="handler is undefined", by="nvproxy")
     for made_with, group in ((None, "contradiction"), ("580.126.20", "contradiction"), ("580.95.05", "cannot-tell")):
         assert [row.group for row in checked(call, inside=True, made_with=made_with).rows.values()] == [group]
+
+
+def test_reasons() -> None:
+    """The log's words where the policy has none for it, the policy's otherwise."""
+    check = checked(
+        rec("uvm", 37, refused="handler is undefined", by="nvproxy"),
+        rec("fe", 0x4E, refused="attempted to reuse FD 7", by="nvproxy"),
+        rec(refused="unknown", by="nvproxy"),
+        rec("fe", 0x4A),
+        rec("fe", 0x2A),
+        inside=True,
+        made_with="580.126.20",
+    )
+    reasons = {(row.kind, row.number): (row.group, row.reason) for row in check.rows.values()}
+    assert reasons["uvm", 37] == ("contradiction", "nvproxy: handler is undefined")
+    assert reasons["fe", 0x4E] == ("argument", "nvproxy: attempted to reuse FD 7")
+    assert reasons["control", 0x20800FFE] == ("unknown", UNKNOWN.reason)
+    assert reasons["fe", 0x4A] == ("admitted", "nvproxy let it through where this was recorded")
+    outside = checked(rec("fe", 0x2A), rec("fe", 0x2B), rec("fe", 0x4A))
+    assert [row.reason for row in outside.rows.values()] == [
+        "the command is in the argument, which this trace does not hold",
+        "the class is in the argument, which this trace does not hold",
+        "the number is admitted; its arguments decide, and this trace does not hold them",
+    ]
 
 
 def test_calls_under_a_device_that_is_not_there() -> None:

@@ -562,6 +562,29 @@ def test_a_refusal_belongs_to_the_call_that_is_under_way(write: Write) -> None:
     assert [line for line, _ in source.problems.kept] == [4, 5]
 
 
+def test_long_words_are_cut(write: Write) -> None:
+    words = "mismatched param sizes for alloc class ".ljust(200, "x")
+    records, _ = read(write(f"[   1:   1] nvproxy: {words}\n"))
+    assert [r["refused"] for r in records] == [words[:120]]
+    words = "nobody knows ".ljust(200, "y")
+    _, source = read(write(f"[   1:   1] nvproxy: {words}\n"))
+    assert source.problems.kept == [(1, f"nvproxy said something that is not understood: {words[:80]!r}")]
+
+
+def test_the_words_of_an_internal_failure(write: Write) -> None:
+    text = "[   1:   1] nvproxy: uvm ioctl 75 = 0x4b\n[   1:   1] nvproxy: UVM_MM_INITIALIZE internally failed: status=0x1f\n"
+    records, _ = read(write(text))
+    assert [(r["refused"], r["by"], r["status"]) for r in records] == [
+        ("UVM_MM_INITIALIZE internally failed", "nvproxy", "0x1f")
+    ]
+
+
+def test_an_exit_of_another_call(write: Write) -> None:
+    text = f"{TASK}E ioctl(0x3 {CTL}, 0xc0104629, 0x7)\n{TASK}X ioctl(0x4 {CTL}, 0xc0384627, 0x7) = 0 (0x0)\n"
+    records, _ = read(write(text))
+    assert [(r["fd"], r["key"], r.get("ret")) for r in records] == [(3, "0x29", None), (4, "0x27", 0)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_that_is_given_is_taken(kind: str, write: Write) -> None:
     records, source = read(write("nothing here\n"), kind)
