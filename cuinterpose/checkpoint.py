@@ -30,9 +30,10 @@ _PAUSE = 0.01
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds. quiesce: for calls and the device to end. lock, driver: for the driver's steps. importing: for imports to
+    """Seconds.
 
-    come back. patience: that a process waits for a step before it puts everything back by itself.
+    quiesce: for calls and the device to end. lock, driver: for the driver's steps. importing: for imports to come back.
+    patience: that a process waits for a step before it puts everything back by itself.
     """
 
     quiesce: float = 10.0
@@ -74,7 +75,7 @@ class Report:
 
     @property
     def status(self) -> int:
-        """0 done, 1 not, 2 what came of it cannot be told."""
+        """0 done, 1 not, 2 the outcome is not known."""
         if self.outcome == "refused" and self.preflight:
             return self.preflight.status or 1
         return {"done": 0, "unclear": 2}.get(self.outcome, 1)
@@ -243,7 +244,7 @@ class _Coordinator:
             self.report.lost.append(f"process {pid}: {why}{more}")
         conversations = [conversation for conversation in conversations if conversation.pid not in waiting]
         for pid, why in self.each(conversations, Op.OPEN_GATE, "open").items():
-            self.report.lost.append(f"process {pid} could not be told to go on: {why}")
+            self.report.lost.append(f"process {pid} did not open its gate: {why}")
 
 
 @contextlib.contextmanager
@@ -362,7 +363,7 @@ def _restore(coordinator: _Coordinator, where: Path, pids: list[int] | None) -> 
     ]
     for member in group.members:
         if not member.holdings and not member.tracked and member.pid not in stuck and member.why != "no such process":
-            report.lost.append(f"process {member.pid}: whether it has its imports cannot be told: {member.why}")
+            report.lost.append(f"process {member.pid}: whether it has its imports is not known: {member.why}")
     coordinator.bring_back(members)
     # what an earlier end of a coordinator left lost is in the inventory; say it once more
     for member in inventory.collect(where, group.pids).members:

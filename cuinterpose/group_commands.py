@@ -190,8 +190,8 @@ def register(add: Add) -> None:
     preflight = add(
         "preflight",
         "whether a checkpoint of a group would succeed",
-        "Changes nothing. Exit status: 0 it would, 1 it would not, and the answer says what stands in the way, 2 that "
-        "cannot be told.",
+        "Changes nothing. Exit status: 0 it would, 1 it would not, and the answer says what stands in the way, 2 could "
+        "not tell.",
     )
     _group(preflight, "cuinterpose.preflight/1")
     _with_driver(preflight)
@@ -214,7 +214,8 @@ def register(add: Add) -> None:
         ),
         "cycle": (
             "checkpoint and restore a group at once",
-            "As `checkpoint` and `restore`, which see.",
+            "The steps of `checkpoint`, then those of `restore`. Exit status: 0 all is back, 1 refused, put back or lost, "
+            "2 could not tell.",
         ),
     }
     for name, (summary, description) in words.items():

@@ -45,7 +45,7 @@ class OpenTicket:
 class Member:
     """One process of the group.
 
-    holdings: None if it could not be asked, and why says so. tracked: None if that cannot be told either. A tracked
+    holdings: None if it could not be asked, and why says so. tracked: None if that is not known either. A tracked
     process without an endpoint has shared nothing yet.
     """
 

@@ -213,7 +213,7 @@ class Launch:
 
 
 def tracking(shim: Path) -> dict[str, str]:
-    """What of the environment makes the shim track. LaunchError if its endpoint would have no place, or it no tracker."""
+    """The environment that makes the shim track. LaunchError if its endpoint has no place, or the tracker is missing."""
     if not (shim.parent / TRACKER).is_file():
         raise LaunchError(f"{shim.parent / TRACKER}: no such file; what tracks comes with the shim, beside it")
     try:

@@ -1,6 +1,6 @@
 """Would a checkpoint of a group succeed, and if not, what stands in the way: an answer before anything is touched.
 
-Each obstacle is certain, or something that cannot be told; the worst of them is the verdict.
+Each obstacle is certain, or something that could not be found out; the worst of them is the verdict.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EVENTS = ("ipc_event_given", "ipc_event_opened")
 
 @dataclass(frozen=True)
 class Obstacle:
-    """code: a word for programs. pid: which process, or None for the group. certain: False if it cannot be told."""
+    """code: a word for programs. pid: which process, or None for the group. certain: False if it could not be found out."""
 
     code: str
     pid: int | None
@@ -57,7 +57,7 @@ class Answer:
 
     @property
     def status(self) -> int:
-        """0 a checkpoint would succeed, 1 it would not, 2 that cannot be told."""
+        """0 a checkpoint would succeed, 1 it would not, 2 could not tell."""
         if any(obstacle.certain for obstacle in self.obstacles):
             return 1
         return 2 if self.obstacles else 0

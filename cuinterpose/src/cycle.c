@@ -151,7 +151,7 @@ static struct cui_failure close_gate(int64_t deadline_ms)
 	int error = 0;
 
 	pthread_mutex_lock(&mutex);
-	phase = CUI_CLOSED; /* importers are told to wait, and so leave the gate of theirs */
+	phase = CUI_CLOSED; /* an importer that asks now is answered BUSY, and leaves its own gate */
 	while (exporting && !error)
 		error = pthread_cond_timedwait(&changed, &mutex, &limit);
 	pthread_mutex_unlock(&mutex);
@@ -336,9 +336,8 @@ static bool anything_away(void)
 }
 
 /*
- * Nobody will tell when the driver runs again, if it was locked: a call that waits for
- * it does.  A creator that is busy is waited for, however long: it is locked itself, and
- * whoever restores it helps us too.  What cannot come back is lost, and in the inventory;
+ * If the driver was locked, a call that waits for it shows when it runs again.  A creator that is busy is waited for without a limit: it is locked itself, and
+ * the coordinator that restores it helps us too.  What cannot come back is lost, and in the inventory;
  * the program goes on.
  */
 static void heal(void)

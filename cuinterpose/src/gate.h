@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The gate that every tracked call passes.  It counts who is inside the driver and
- * locks nobody out of it; closed, it lets nobody in, and whoever closed it waits
- * until those inside have left.
+ * locks nobody out of it; closed, it lets nobody in, and the thread that closed it
+ * waits until those inside have left.
  */
 #ifndef CUI_GATE_H
 #define CUI_GATE_H

@@ -56,7 +56,7 @@ enum cui_step_stage {
 	CUI_STAGE_MAP,
 	CUI_STAGE_ACCESS,
 	CUI_STAGE_ORDER, /* a step that does not follow from the phase */
-	CUI_STAGE_KEEP, /* an import that could not be had again */
+	CUI_STAGE_KEEP, /* an import that could not come back */
 };
 
 struct cui_failure {

@@ -429,7 +429,7 @@ static CUresult track_cuMemExportToShareableHandle(void *shareableHandle, CUmemG
 	return result;
 }
 
-/* From a descriptor of the driver, or another handle of its: it becomes ours, and is written down. */
+/* From the driver's own descriptor or another of its handles: the program gets a number of ours. */
 static CUresult import(struct cui_memory *memory, CUmemGenericAllocationHandle *handle, void *os_handle,
 		       CUmemAllocationHandleType type)
 {

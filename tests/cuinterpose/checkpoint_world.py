@@ -29,7 +29,7 @@ class CudaError(Exception):
 
 @dataclass
 class Worker:
-    """A program that does as it is told (native/checkpoint_worker.c)."""
+    """A program that takes commands (native/checkpoint_worker.c)."""
 
     process: subprocess.Popen[str]
 

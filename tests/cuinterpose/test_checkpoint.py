@@ -113,6 +113,7 @@ def own_context(workers: list[Worker]) -> None:
     mapped(workers)
 
 
+WORLDS = ["plain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sanitized", "threads"))]
 SHAPES: dict[str, tuple[int, Prepare]] = {
     name: (count, prepare)
     for name, count, prepare in (
@@ -131,7 +132,7 @@ SHAPES: dict[str, tuple[int, Prepare]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("world_name", ["plain", "sanitized", "threads"])
+@pytest.mark.parametrize("world_name", WORLDS)
 def test_shapes(scenes: Callable[[str], Stage], world_name: str, shape: str) -> None:
     """The driver alone loses every one of them; twice through a cycle, nothing is seen of it."""
     scene = scenes(world_name)
@@ -315,7 +316,7 @@ def test_fork(scene: Stage) -> None:
     assert importer.do("read 0 0 2") == "90"
 
 
-@pytest.mark.parametrize("world_name", ["plain", "sanitized", "threads"])
+@pytest.mark.parametrize("world_name", WORLDS)
 def test_threads_that_allocate_meanwhile(scenes: Callable[[str], Stage], world_name: str) -> None:
     scene = scenes(world_name)
     workers = [scene.start() for _ in range(2)]

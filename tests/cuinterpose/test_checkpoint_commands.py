@@ -221,7 +221,7 @@ def test_legacy_ipc(scene: Stage) -> None:
 
 
 def test_entangled_and_foreign(scene: Stage) -> None:
-    """The process itself refuses to let go of them, whoever asks."""
+    """The process itself refuses to let go of them, whatever the coordinator accepts."""
     creator, importer = pair(scene)
     importer.do("multicast 5")
     importer.do("bind 5 0")

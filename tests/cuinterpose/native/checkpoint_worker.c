@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A CUDA program that does as it is told: one command a line on stdin, one answer a line on stdout, "ok ..." or
+ * A CUDA program that takes commands: one a line on stdin, one answer a line on stdout, "ok ..." or
  * "err CODE". Handles, reservations and descriptors are kept under numbers that the commands choose.
  */
 #define _GNU_SOURCE
@@ -108,7 +108,7 @@ static void answer(int result)
 		printf("ok\n");
 }
 
-/* A thread that creates, maps, writes, reads, unmaps and releases, until it is told to stop. */
+/* A thread that creates, maps, writes, reads, unmaps and releases, until a command stops it. */
 static atomic_bool churning;
 static atomic_int churned, churn_error;
 
