@@ -245,6 +245,7 @@ def test_the_pair_of_lines_of_a_tracker(write: Write) -> None:
     """A 40-byte allocation: a driver of branch 530 or before."""
     records, _ = read(write("ioctl(0x4 /dev/nvidiactl, 0xc028462b, 0x7ed0)\nnvproxy: allocation class 0x000000f8\n"))
     assert calls(records) == [("alloc", "0xf8", "0xc028462b", CTL, None)]
+    assert (records[0]["pid"], records[0]["tid"]) == (0, 0)
     era = infer([(0x2B, 0x28)])
     assert era.branches[1].startswith("530.")
 
