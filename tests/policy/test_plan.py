@@ -238,7 +238,16 @@ def test_the_source_of_a_decider_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("value", "low"),
-    [(0, 0), (0x7FFFFFFF, 0x7FFFFFFF), (0x80000000, -0x80000000), (0xFFFFFFFF, -1), (1 << 32, 0), (-1, -1)],
+    [
+        (0, 0),
+        (0x7FFFFFFF, 0x7FFFFFFF),
+        (0x80000000, -0x80000000),
+        (0xFFFFFFFF, -1),
+        (1 << 32, 0),
+        (1 << 33, 0),
+        ((1 << 40) + 3, 3),
+        (-1, -1),
+    ],
 )
 def test_int32(value: int, low: int) -> None:
     assert int32(value) == low

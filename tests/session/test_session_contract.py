@@ -12,6 +12,7 @@ import pytest
 from nvproxy_model import Buffer, File, Files, HostError, Policy, Session, Why
 from nvproxy_model.session import events
 from nvproxy_model.session.objects import Graph, State
+from nvproxy_model.session.ports import MapContext
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS
 from nvproxy_model.structs.nvos import NV_MEMORY_ALLOCATION_PARAMS
 from tests.session.paged import PAGE
@@ -328,9 +329,17 @@ def test_a_session_takes_the_arguments_as_the_kernel_does() -> None:
     assert session.ioctl(8, 0xC020462A, 0x10000).errno == errno.EBADF
     assert session.ioctl(-1, 0xC020462A, 0x10000).errno == errno.EBADF
     assert session.ioctl(9, 0xC020462A, 0x10000).errno == errno.ENOTTY
-    assert session.close(8).errno == errno.EBADF
-    assert session.mmap(8, 4096).errno == errno.EBADF
-    assert session.mmap(9, 4096).errno == errno.EINVAL
+    assert session.close(8)[:2] == (-1, errno.EBADF)
+    assert session.mmap(8, 4096)[:2] == (-1, errno.EBADF)
+    assert session.mmap(9, 4096)[:2] == (-1, errno.EINVAL)
+    assert session.mmap(CTL, 4096)[:2] == (-1, errno.EINVAL)
+    files = session.fds
+    assert isinstance(files, Files)
+    files[CTL].mapping = MapContext(0x1800, "uncached")
+    for length, offset in ((0x2001, 0), (0x1000, 0x1001), (0, 0), (0x1000, -1), (-1, 0)):
+        assert session.mmap(CTL, length, offset)[:2] == (-1, errno.EINVAL)
+    for length, offset in ((0x2000, 0), (0x1000, 0x1000), (1, 0x1FFF)):
+        assert session.mmap(CTL, length, offset)[:2] == (0, 0)
 
 
 @pytest.mark.parametrize(("size", "answer"), [(31, errno.EINVAL), (33, errno.EINVAL), (0, errno.EINVAL), (32, 0)])
@@ -445,12 +454,13 @@ def test_a_video_bind_of_a_buffer_that_is_not_known() -> None:
     world = World(profile="hardened")
     fd = world.open()
     _, _, client = world.alloc(fd, 0, 0, 0, 0x41)
-    params = (0x77).to_bytes(4, "little") + bytes(16)
-    result, status = world.control(fd, client, client, 0x20800309, params)
-    assert status == 0x1F
-    assert result.decision is not None
-    assert result.decision.facts is not None
-    assert (result.decision.why, result.decision.facts.value) == (Why.HARDENED, 0)
+    for handle in (0x77, client):
+        params = handle.to_bytes(4, "little") + bytes(16)
+        result, status = world.control(fd, client, client, 0x20800309, params)
+        assert status == 0x1F
+        assert result.decision is not None
+        assert result.decision.facts is not None
+        assert (result.decision.why, result.decision.facts.value) == (Why.HARDENED, 0)
 
 
 def test_a_buffer_that_is_freed_is_forgotten() -> None:
