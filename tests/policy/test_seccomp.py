@@ -80,3 +80,12 @@ def test_a_request_is_what_ioctl_is_given() -> None:
     assert (rows["NV_ESC_RM_CONTROL"].request, rows["NV_ESC_RM_CONTROL"].mask) == (0xC020462A, 0xFFFFFFFF)
     assert (rows["NV_ESC_CARD_INFO"].request, rows["NV_ESC_CARD_INFO"].mask) == (0xC00046C8, 0xC000FFFF)
     assert (rows["UVM_INITIALIZE"].request, rows["UVM_INITIALIZE"].mask) == (0x30000001, 0xFFFFFFFF)
+
+
+def test_a_uvm_command_encodes_no_size() -> None:
+    """uvm_linux_ioctl.h: the request is the command's number."""
+    rows = [row for row in allow_list(versions.load().find("580.126.20"), Caps(sum(Caps))) if row.device == "uvm"]
+    assert {62, 63, 0x30000001} <= {row.number for row in rows}
+    for row in rows:
+        assert (row.size, row.request, row.mask) == (0, row.number, 0xFFFFFFFF)
+        assert row.size_in_release == (0 if row.in_release else None)
