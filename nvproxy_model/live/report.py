@@ -104,8 +104,8 @@ class Report:
             yield "no call reached an NVIDIA device"
             return
         verb = "would refuse" if self.observe else "refused"
-        more = f" and {opens} opens of devices" if opens else ""
-        yield f"{decided} driver calls under {version} with {caps}; nvproxy {verb} {calls or 'none'} of them{more}"
+        more = f" and {_many(opens, 'open')} of devices" if opens else ""
+        yield f"{_many(decided, 'driver call')} under {version} with {caps}; nvproxy {verb} {calls or 'none'} of them{more}"
         for refusal in self.refused:
             known = " (programs go on without it)" if refusal.harmless else ""
             yield f"  {refusal.count:>6}  {self.title(refusal)}: {refusal.answer}; {refusal.way_out}{known}"
@@ -131,23 +131,24 @@ class Report:
     def _trust_lines(self) -> Iterator[str]:
         tally = self.tally
         for what, text in (
-            ("in place", "calls ran in the program itself, since they bind to it: for those the decision is advice"),
-            ("unseen", "calls of a process that lets nobody look into it (not dumpable): not judged"),
-            ("other ABI", "calls of another ABI or of io_uring were answered ENOSYS"),
-            ("not judged", "calls on exposed nodes that nvproxy has no rules for"),
+            ("in place", "ran in the program itself, since they bind to it: for those the decision is advice"),
+            ("unseen", "of a process that lets nobody look into it (not dumpable): not judged"),
+            ("other ABI", "of another ABI or of io_uring answered ENOSYS"),
+            ("not judged", "on exposed nodes that nvproxy has no rules for"),
         ):
             if tally.calls[what]:
-                yield f"{tally.calls[what]} {text}"
+                yield f"{_many(tally.calls[what], 'call')} {text}"
         if tally.others:
-            yield f"{len(tally.others)} sets of credentials other than ours: their calls ran in place"
+            yield f"{_many(len(tally.others), 'set')} of credentials other than ours: such calls ran in the program itself"
         for text, number in tally.failures.items():
-            yield f"{number} calls failed here: {text}"
+            yield f"{_many(number, 'call')} failed here: {text}"
         if tally.questions:
-            yield f"{tally.questions} questions to the driver about objects, {len(tally.findings)} differences"
+            questions, differences = _many(tally.questions, "question"), _many(len(tally.findings), "difference")
+            yield f"{questions} to the driver about objects, {differences}"
             yield from (f"  {finding}" for finding in tally.findings[:20])
         if tally.calls["performed"]:
             yield (
-                f"{tally.calls['performed']} calls performed: {tally.driver_ns / 1e9:.3f} s in the driver, "
+                f"{_many(tally.calls['performed'], 'call')} performed: {tally.driver_ns / 1e9:.3f} s in the driver, "
                 f"{tally.own_ns / 1e9:.3f} s here, {tally.median_own_ns / 1e3:.0f} us a call (median)"
             )
 
@@ -188,3 +189,7 @@ class Report:
             parts += [f"| {count} | {self._class(hclass)} |" for hclass, count in sorted(tally.lost.items())]
         parts += ["\n## The rest\n", *(f"* {line}" for line in self._trust_lines())]
         return "\n".join(parts) + "\n"
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -141,6 +141,9 @@ static void refusals(void)
 	int here = open(nodes, O_RDONLY | O_DIRECTORY);
 	printf("relative %d", openat(here, "nvidia-modeset", O_RDWR));
 	printf(" %d\n", errno);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d/nvidia-modeset", here);
+	printf("self %d", open(path, O_RDWR));
+	printf(" %d\n", errno);
 	snprintf(path, sizeof(path), "%s/link", nodes);
 	printf("link %d", open(path, O_RDWR));
 	printf(" %d\n", errno);

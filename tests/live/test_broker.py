@@ -81,13 +81,14 @@ def test_refusals_look_as_in_the_sandbox(world: World) -> None:
         f"modeset -1 {absent}",
         f"dotted -1 {absent}",
         f"relative -1 {absent}",
+        f"self -1 {absent}",
         f"link -1 {absent}",
         f"absent -1 {absent}",
         f"fault -1 {errno.EFAULT}",
         f"read-only -1 {errno.EFAULT}",
     ]
     assert ran.refused == {
-        "open of /dev/nvidia-modeset": 4,
+        "open of /dev/nvidia-modeset": 5,
         "NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS (control 0x90cd0101)": 1,
         "class 0xc639": 1,
         "NV_ESC_NUMA_INFO (escape 0xd7)": 1,
@@ -105,7 +106,7 @@ def test_observing_lets_everything_happen_and_reports_it(world: World) -> None:
     assert "modeset -1" not in ran.out
     assert ran.driver.calls == 0
     assert ran.refused["class 0xc639"] == 1
-    assert ran.refused["open of /dev/nvidia-modeset"] == 4
+    assert ran.refused["open of /dev/nvidia-modeset"] == 5
 
 
 def test_threads_have_their_own_files_and_one_graph(world: World) -> None:

@@ -91,9 +91,9 @@ def test_the_report_of_a_refused_run(run: Run, capfd: pytest.CaptureFixture[str]
     assert out.startswith("class 22\n")
     lines = [line.removeprefix("nvproxy-policy: ") for line in err.splitlines()]
     assert lines[:-1] == [
-        "4 driver calls under 580.159.04 with compute,utility; nvproxy refused 3 of them and 4 opens of devices",
+        "4 driver calls under 580.159.04 with compute,utility; nvproxy refused 3 of them and 5 opens of devices",
         "       1  NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS (control 0x90cd0101): status 0x56; passes with profiling",
-        "       4  open of /dev/nvidia-modeset: ENOENT; nvproxy has no such device (programs go on without it)",
+        "       5  open of /dev/nvidia-modeset: ENOENT; nvproxy has no such device (programs go on without it)",
         "       1  AMPERE_SMC_CONFIG_SESSION (class 0xc639): status 0x22; no rule has this number (programs go on without it)",
         "       1  NV_ESC_NUMA_INFO (escape 0xd7): EINVAL; a rule refuses it (programs go on without it)",
         "smallest capability set that admits the run: compute,profiling",
@@ -133,7 +133,7 @@ def test_the_report_as_markdown(run: Run, tmp_path: Path) -> None:
     assert run("--report", tmp_path / "r.md", "-q") == 0
     text = (tmp_path / "r.md").read_text()
     assert text.startswith("# `")
-    assert "| 4 | open of /dev/nvidia-modeset | ENOENT |" in text
+    assert "| 5 | open of /dev/nvidia-modeset | ENOENT |" in text
 
 
 def test_the_named_set_admits_the_run(run: Run, tmp_path: Path) -> None:
