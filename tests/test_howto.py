@@ -75,7 +75,7 @@ def test_the_copy_answers_for_what_was_added(changed: Path) -> None:
         ("0x2080017e", "admitted: NV2080_CTRL_CMD_GPU_GET_VMMU_SEGMENT_SIZE"),
         ("NV_MEMORY_FABRIC_IMPORT_V2", "needs fabric-imex-mgmt"),
         ("0x80028d", "admitted, subject to its fields"),
-        ("0x41 --driver 570.211.01 --allow-unsupported", "can be 3 calls"),
+        ("0x41 --driver 570.158.01 --allow-unsupported", "can be 3 calls"),
     ):
         done = run(f"python -m nvproxy_model.tools.policy explain {question} | head -n 1", changed, 60)
         assert answer in done.stdout, done.stderr
