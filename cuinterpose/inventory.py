@@ -155,7 +155,14 @@ def _without_endpoint(pid: int) -> Member:
         return Member(pid, "", None, None, f"cannot be read: {error.strerror or error}")
     if not found.shim:
         return Member(pid, "", None, False, "the shim is not loaded; start it with: cuinterpose run --track -- COMMAND")
-    if not (found.stats or {}).get("tracked"):
+    tracked = (found.stats or {}).get("tracked", 0)
+    if tracked > 1:
+        words = {
+            2: "its endpoint is not in this directory; name its CUINTERPOSE_DIR with --directory",
+            3: "its CUINTERPOSE_DIR could not be used, so it has no endpoint that could be asked",
+        }
+        return Member(pid, "", None, None, words.get(tracked, "tracked by another version"))
+    if not tracked:
         return Member(pid, "", None, False, "not tracked; start it with: cuinterpose run --track -- COMMAND")
     return Member(
         pid, "", None, True, "tracked, and has shared or created nothing that needs an endpoint in this directory"

@@ -211,7 +211,8 @@ void *cui_driver_function(const char *name)
 /* With CUINTERPOSE_TRACK=1, the tracker: an object beside this one, so that without it there is nothing of it. */
 static void load_tracker(void)
 {
-	static const struct cui_host host = { CUI_TRACK_ABI, cui_entries, cui_driver_function };
+	static const struct cui_host host = { CUI_TRACK_ABI, cui_entries, cui_driver_function,
+					      &cuinterpose_stats.tracked };
 	static const char missing[] = "cuinterpose: no " CUI_TRACKER " that fits beside the shim: nothing is tracked\n";
 	const char *wanted = getenv("CUINTERPOSE_TRACK");
 	char path[PATH_MAX + sizeof("/" CUI_TRACKER)];

@@ -198,6 +198,7 @@ void cui_share_start(void)
 		const char *why = start();
 
 		state = why ? FAILED : STARTED;
+		*cui_host->tracked = why ? CUI_TRACKED_WITHOUT_ENDPOINT : CUI_TRACKED_AND_SERVING;
 		if (why)
 			fprintf(stderr, "cuinterpose: process %d has no endpoint: %s; what it shares cannot be kept\n",
 				getpid(), why);
@@ -247,6 +248,7 @@ static void in_child(void)
 	pthread_mutex_init(&mutex, NULL);
 	cui_endpoint_close(&endpoint);
 	state = NOT_YET;
+	*cui_host->tracked = CUI_TRACKED;
 	atomic_store(&tried, false);
 	atomic_store(&cui_captures, 0);
 	cui_gate_reset();

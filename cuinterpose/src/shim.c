@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "shim.h"
+#include "track.h"
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define EXPORT __attribute__((visibility("default"), used))
@@ -85,7 +86,7 @@ void cui_set_entry(enum cui_entry entry, void *address)
 void cui_track(const void *const *functions)
 {
 	tracked = functions;
-	cuinterpose_stats.tracked = 1;
+	cuinterpose_stats.tracked = CUI_TRACKED;
 	/* what has no entry yet will get the tracker's function with it */
 	for (enum cui_entry entry = 0; entry < CUI_DRIVER_ENTRIES; entry++)
 		if (atomic_load(&cui_entries[entry]))

@@ -36,7 +36,7 @@ struct cuinterpose_stats {
 	_Atomic uint64_t by_resolver;
 	_Atomic uint64_t by_runtime;
 	_Atomic uint64_t unrecognised; /* covered names whose address was neither ours nor the driver's */
-	uint32_t tracked; /* CUINTERPOSE_TRACK=1 */
+	uint32_t tracked; /* enum cui_tracked */
 	uint32_t reserved;
 };
 extern struct cuinterpose_stats cuinterpose_stats;

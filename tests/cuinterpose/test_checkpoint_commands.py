@@ -183,9 +183,9 @@ def test_who_is_left_out(scene: Stage) -> None:
 
 def test_an_importer_that_cannot_be_asked(scene: Stage) -> None:
     creator, importer = pair(scene)
-    for path in scene.where.iterdir():
-        if path.name == scene.holdings(importer).participant.hex():
-            path.unlink()
+    (scene.where / scene.holdings(importer).participant.hex()).unlink()
+    # it is not taken for a process that shares nothing, either
+    assert (judged(scene, creator, importer).status, codes(judged(scene, creator, importer))) == (2, {"unread"})
     answer = judged(scene, creator)
     assert (answer.status, codes(answer)) == (2, {"importer-unknown"})
     importer.kill()

@@ -302,8 +302,10 @@ def test_no_endpoint(scene: Scene) -> None:
     importer.take_in(creator, creator.share())
     assert importer.do("read 0 0 2") == "90"
     scene.where.chmod(0o700)
-    group = collect(scene.where, [creator.pid])
-    assert not group.members[0].holdings
+    (member,) = collect(scene.where, [creator.pid]).members
+    assert (member.holdings, member.tracked) == (None, None)
+    assert "could not be used" in member.why
+    assert checkpoint.cycle(scene.where, [creator.pid], scene.library(), LIMITS).outcome == "refused"
 
 
 LIES = {
