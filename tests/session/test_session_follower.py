@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from nvproxy_model import Buffer
+from nvproxy_model.policy.plan import plan
 from tests.session.follower import FDS, Follower, recorded
 from tests.session.session_world import host_fd
 from tests.session.test_session_restores import CASES, Run
@@ -88,7 +89,7 @@ def test_every_pointer_of_an_admitted_control_is_followed() -> None:
 def test_every_descriptor_of_an_admitted_call_is_taken() -> None:
     taken = set()
     for case in CASES:
-        if case.of.ctype in FDS:
+        if case.of.ctype in FDS and any(step.role.host is None for step in plan(case.of).fds):
             run = Run(case, "ok")
             assert run.follower.taken >= 1, case.rule.name
             taken.add(case.of.ctype)
