@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from nvproxy_model import versions
-from nvproxy_model.drivers import facts
+from nvproxy_model.drivers import evidence, facts
 from nvproxy_model.drivers.compare.findings import CLASSES, KINDS
 from nvproxy_model.drivers.compare.scope import SCOPES
 from nvproxy_model.tools import driver_differ
@@ -68,7 +68,7 @@ CHECK = {
                 "type": "object",
                 "required": ["version", "status", "reason", "headers", "structs", "constants", "findings"],
                 "properties": {
-                    "status": {"enum": ["same", "different", "not-checkable"]},
+                    "status": {"enum": ["same", "different", "agrees", "not-checkable"]},
                     "headers": COUNT,
                     "structs": COUNT,
                     "constants": COUNT,
@@ -97,19 +97,22 @@ def test_check_of_the_recorded_facts(capsys: pytest.CaptureFixture[str]) -> None
     jsonschema.validate(report, CHECK)
     assert (status, errors) == (0, "")
     known, compared = len(versions.load()), sum(name in facts.load() for name in versions.load())
+    agree = sum(name in evidence.independent() for name in versions.load())
     assert report["summary"] == {
         "compared": compared,
         "same": compared,
         "different": 0,
-        "not-checkable": known - compared,
+        "agrees": agree,
+        "not-checkable": known - compared - agree,
         "findings": 0,
     }
     assert all(r["reason"] for r in report["releases"] if r["status"] == "not-checkable")
     status, output, _ = run(capsys, "check")
     lines = output.splitlines()
-    assert lines[0].split() == ["release", "model", "headers", "structs", "constants", "verdict"]
+    assert lines[0].split() == ["release", "model", "headers", "structs", "constants", "taken", "from", "verdict"]
     assert len(lines) == len(versions.load()) + 2
-    counts = f"{compared} same, 0 different; {known - compared} not checkable"
+    weaker = f"{agree} agree with an independent table, {known - compared - agree} not checkable"
+    counts = f"{compared} same, 0 different; {weaker}"
     assert lines[-1] == f"{compared} of {known} releases compared: {counts}"
 
 

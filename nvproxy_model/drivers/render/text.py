@@ -40,14 +40,14 @@ def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
 
 def check_lines(report: CheckReport) -> Iterator[str]:
     """A table of releases, their findings, and the summary."""
-    rows: list[tuple[object, ...]] = [("release", "model", "headers", "structs", "constants", "verdict")]
+    rows: list[tuple[object, ...]] = [("release", "model", "headers", "structs", "constants", "taken from", "verdict")]
     for release in report.releases:
         if release.status == "agrees":
-            rows.append((release.version, release.model, "-", "-", release.constants, f"agrees: {release.reason}"))
+            rows.append((release.version, release.model, "-", "-", release.constants, "-", f"agrees: {release.reason}"))
         elif release.status == "not-checkable":
-            rows.append((release.version, "-", "-", "-", "-", f"not checkable: {release.reason}"))
+            rows.append((release.version, "-", "-", "-", "-", "-", f"not checkable: {release.reason}"))
         else:
-            counts = (release.headers, release.structs, release.constants)
+            counts = (release.headers, release.structs, release.constants, release.provenance or "-")
             verdict = release.status if not release.findings else f"{release.status}: {len(release.findings)} findings"
             rows.append((release.version, release.model, *counts, verdict))
     yield from columns(rows, right=(2, 3, 4))
