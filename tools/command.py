@@ -21,7 +21,19 @@ from typing import Any, NoReturn
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.tools import output
 
-__all__ = ["UNKNOWN", "Argument", "Command", "Example", "Failure", "OneOf", "Parser", "Program", "argument", "fail", "programs"]
+__all__ = [
+    "UNKNOWN",
+    "Argument",
+    "Command",
+    "Example",
+    "Failure",
+    "OneOf",
+    "Parser",
+    "Program",
+    "argument",
+    "fail",
+    "programs",
+]
 
 UNKNOWN = 2
 """The exit status of a question that could not be answered, a user's mistake included."""

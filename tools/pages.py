@@ -1,12 +1,15 @@
 """Manual pages, shell completions and the documents' tables, from the commands' declarations.
 
 ``python3 -m nvproxy_model.tools.pages DIR`` writes the pages and completions below DIR, where a wheel installs them below its
-prefix: share/man/man1, share/bash-completion, share/zsh, share/fish. ``--docs`` brings the tables in docs/ up to date.
+prefix: share/man/man1, share/bash-completion, share/zsh, share/fish. ``--docs`` brings the tables in docs/
+and the figures of the README's first command up to date.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,10 +18,12 @@ from pathlib import Path
 from nvproxy_model import __version__
 from nvproxy_model.tools.command import VERSION, Argument, Command, Example, Program, argument, programs
 
-__all__ = ["PROGRAMS", "TABLES", "files", "table", "updated", "write"]
+__all__ = ["PROGRAMS", "TABLES", "files", "refreshed", "table", "updated", "write"]
 
 PROGRAMS = programs()
-TABLES: Mapping[str, Program] = dict(zip(("docs/differ.md", "docs/policy.md", "docs/tracing.md"), PROGRAMS, strict=True))
+TABLES: Mapping[str, Program] = dict(
+    zip(("docs/differ.md", "docs/policy.md", "docs/tracing.md"), PROGRAMS, strict=True)
+)
 """The documents that have a table of subcommands, between two comments."""
 
 _HELP = argument("-h", "--help", action="help", help="show this help message and exit")
@@ -65,6 +70,22 @@ def updated(document: str, program: Program) -> str:
     if not (found and closed):
         raise ValueError(f"want {begin.strip()} and {end.strip()} around the table")
     return head + begin + table(program) + end + tail
+
+
+def refreshed(readme: str) -> str:
+    """The README with the figures of its first command as they are now: the lines of ``nvproxy-differ check`` that it shows.
+
+    A line stands for the release that it begins with, the last one for the summary; the choice of releases stays.
+    """
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        PROGRAMS[0].main(["check"])
+    lines = printed.getvalue().splitlines()
+    by_word = {line.split()[0]: line for line in reversed(lines[:-1])}
+    head, mark, rest = readme.partition("nvproxy-differ check\n")
+    block, end, tail = rest.partition("\n$ ")
+    shown = [by_word.get(line.split()[0], line) if line.strip() else line for line in block.split("\n")]
+    shown[-1] = lines[-1]
+    return head + mark + "\n".join(shown) + end + tail
 
 
 def _help(one: Argument) -> str:
@@ -118,7 +139,9 @@ def _manual(program: Program, command: Command | None = None) -> str:
     lines.append(".SH OPTIONS")
     for one in _options(command):
         value = _metavar(one)
-        flags = ", ".join(f"\\fB{_roff(flag)}\\fR" + (f" \\fI{_roff(value)}\\fR" if value else "") for flag in one.names)
+        flags = ", ".join(
+            f"\\fB{_roff(flag)}\\fR" + (f" \\fI{_roff(value)}\\fR" if value else "") for flag in one.names
+        )
         lines += [".TP", flags, _roff(_help(one))]
     for title, terms in command.notes.items() if command else ():
         lines += [f".SH {title.upper()}"]
@@ -194,7 +217,13 @@ def _zsh(program: Program) -> str:
 
     lines = [f"#compdef {program.name}", f"{_function(program)}() {{", "    local -a commands", "    commands=("]
     lines += [f"        {_quoted(f'{command.name}:{plain(command.summary)}')}" for command in program.commands]
-    lines += ["    )", "    if ((CURRENT == 2)); then", "        _describe command commands", "        return", "    fi"]
+    lines += [
+        "    )",
+        "    if ((CURRENT == 2)); then",
+        "        _describe command commands",
+        "        return",
+        "    fi",
+    ]
     lines += ["    local subcommand=$words[2]", "    shift words", "    ((CURRENT--))", "    case $subcommand in"]
     for command in program.commands:
         lines.append(f"        {command.name})")
@@ -204,7 +233,9 @@ def _zsh(program: Program) -> str:
             action = f"({' '.join(choices)})" if choices else "_files"
             takes = "" if value is None else f":{plain(value)}:{action}"
             many = "*" if one.options.get("action") == "append" else ""
-            lines += [f"                {_quoted(f'{many}{flag}[{plain(_help(one))}]{takes}')} \\" for flag in one.names]
+            lines += [
+                f"                {_quoted(f'{many}{flag}[{plain(_help(one))}]{takes}')} \\" for flag in one.names
+            ]
         lines += ["                '*:file:_files'", "            ;;"]
     lines += ["    esac", "}", f'{_function(program)} "$@"', ""]
     return "\n".join(lines)
@@ -233,9 +264,11 @@ def _fish_quoted(text: str) -> str:
 
 def main() -> int:
     """Write what the command line asks for; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python3 -m nvproxy_model.tools.pages", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python3 -m nvproxy_model.tools.pages", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("dir", metavar="DIR", nargs="?", type=Path, help="where share/ is made, such as ~/.local")
-    parser.add_argument("--docs", action="store_true", help="update the tables of the documents in the current directory")
+    parser.add_argument("--docs", action="store_true", help="update docs/ and README.md here")
     args = parser.parse_args()
     if args.dir is None and not args.docs:
         parser.error("want DIR, --docs or both")
@@ -244,6 +277,9 @@ def main() -> int:
     for name, program in TABLES.items() if args.docs else ():
         path = Path(name)
         path.write_text(updated(path.read_text("utf-8"), program), "utf-8")
+    if args.docs:
+        path = Path("README.md")
+        path.write_text(refreshed(path.read_text("utf-8")), "utf-8")
     return 0
 
 

@@ -124,3 +124,9 @@ def test_the_documents_tables_are_the_declarations(name: str) -> None:
 def test_a_document_without_a_place_for_the_table() -> None:
     with pytest.raises(ValueError, match="around the table"):
         pages.updated("<!-- subcommands -->\n", pages.PROGRAMS[0])
+
+
+def test_the_readme_s_figures_are_the_command_s() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert pages.refreshed(text) == text, "python3 -m nvproxy_model.tools.pages --docs brings it up to date"
+    assert pages.refreshed(text.replace(" same\n", " other\n", 1)) == text

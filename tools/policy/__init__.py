@@ -46,7 +46,12 @@ PROGRAM = Program(
             },
             (
                 argument("what", metavar="NUMBER|NAME", help="a number, a request or a symbol"),
-                argument("--kind", type=table, choices=TABLES, help="the table, where several have the number; fe is frontend"),
+                argument(
+                    "--kind",
+                    type=table,
+                    choices=TABLES,
+                    help="the table, where several have the number; fe is frontend",
+                ),
                 _DRIVER,
                 CAPS,
                 PROFILE,
@@ -131,7 +136,9 @@ PROGRAM = Program(
             ),
             {0: "listed, or yes", 1: "no", 2: "could not tell"},
             (
-                argument("version", nargs="?", type=release, metavar="VERSION", help="one release, listed or not, or host"),
+                argument(
+                    "version", nargs="?", type=release, metavar="VERSION", help="one release, listed or not, or host"
+                ),
                 argument("--installer", metavar="FILE", help="an installer, to check against the pinned checksums"),
                 formats("csv", "markdown"),
             ),
@@ -146,7 +153,11 @@ PROGRAM = Program(
                 Example("nvproxy-policy restorable run.jsonl.zst"),
                 Example("nvproxy-policy restorable run.jsonl.zst --format csv"),
             ),
-            {0: "every object could be brought back", 1: "some could not", 2: "could not tell: the trace was not read whole"},
+            {
+                0: "every object could be brought back",
+                1: "some could not",
+                2: "could not tell: the trace was not read whole",
+            },
             (
                 argument("file", metavar="TRACE", help="a trace: plain, gzip or zstd; - for standard input"),
                 driver("the release whose rules hold, or host (default: the one that the trace names)"),
@@ -195,7 +206,9 @@ PROGRAM = Program(
                 127: "CMD is not there",
             },
             (
-                driver("whose rules: those of the machine's driver, or of a release with the same layouts (default: host)"),
+                driver(
+                    "whose rules: those of the machine's driver, or of a release with the same layouts (default: host)"
+                ),
                 CAPS,
                 PROFILE,
                 ALLOW_UNSUPPORTED,
@@ -212,7 +225,9 @@ PROGRAM = Program(
                     default=[],
                     help="show a device node that nvproxy hides, such as /dev/nvidia-uvm-tools; may be repeated",
                 ),
-                argument("--record", metavar="FILE", type=Path, help="write a trace: gzip or zstd by its ending (.gz, .zst)"),
+                argument(
+                    "--record", metavar="FILE", type=Path, help="write a trace: gzip or zstd by its ending (.gz, .zst)"
+                ),
                 argument("--report", metavar="FILE", type=Path, help="write the report: Markdown for .md, else JSON"),
                 OneOf(
                     (
@@ -221,7 +236,9 @@ PROGRAM = Program(
                     )
                 ),
                 argument("--observe", action="store_true", help="let everything happen; report what would be refused"),
-                argument("--verify", action="store_true", help="after each free, ask the driver about the objects left"),
+                argument(
+                    "--verify", action="store_true", help="after each free, ask the driver about the objects left"
+                ),
                 argument("--verbose", action="store_true", help="report each refusal when it happens"),
                 argument("-q", "--quiet", action="store_true", help="print nothing at the end"),
                 argument("cmd", metavar="CMD", nargs="+", help="the program and its arguments, after --"),

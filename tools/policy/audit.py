@@ -40,7 +40,18 @@ class _Entry:
     def row(self) -> tuple[object, ...]:
         rule, at = self.rule, self.field
         evidence = "; ".join(at.how)
-        return (rule.table, f"{rule.number:#x}", rule.name, self.caps, at.struct, at.path, at.offset, at.what, at.handled, evidence)
+        return (
+            rule.table,
+            f"{rule.number:#x}",
+            rule.name,
+            self.caps,
+            at.struct,
+            at.path,
+            at.offset,
+            at.what,
+            at.handled,
+            evidence,
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -118,5 +129,7 @@ def _lines(headline: list[str], title: str, rows: list[_Entry]) -> Iterator[str]
 
     yield from headline
     yield title
-    ordered = sorted(rows, key=lambda row: (not row.leaks, TABLES.index(row.rule.table), row.rule.number, row.field.offset))
+    ordered = sorted(
+        rows, key=lambda row: (not row.leaks, TABLES.index(row.rule.table), row.rule.number, row.field.offset)
+    )
     yield from columns([_COLUMNS[:-1], *(row.row()[:-1] for row in ordered)], right=(6,))

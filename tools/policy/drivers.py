@@ -68,7 +68,9 @@ def _list(args: argparse.Namespace) -> int:
             for node in tree.values()
         ],
     }
-    head = [f"{len(tree)} releases, {supported} supported, {sum(row[4] == 'recorded' for row in rows)} with recorded headers"]
+    head = [
+        f"{len(tree)} releases, {supported} supported, {sum(row[4] == 'recorded' for row in rows)} with recorded headers"
+    ]
     if here is None:
         head.append("this machine has no NVIDIA driver loaded")
     elif here not in tree:
@@ -147,16 +149,22 @@ def _equal(name: str) -> _Equal:
     recorded = facts.load()
     if name not in recorded:
         near = ", ".join(facts.nearest_names(name, {*versions.load(), *recorded.versions}))
-        fail(f"{name}: neither listed nor in the recorded facts; nearest known: {near}; see nvproxy-differ place --source")
+        fail(
+            f"{name}: neither listed nor in the recorded facts; nearest known: {near}; see nvproxy-differ place --source"
+        )
     listed = model_release(name, lambda version: recorded.parent(version) if version in recorded else None)
     if listed is None:
         return _Equal(None, False, "no ancestor of it is listed")
     checked = check_release(recorded.release(name), listed)
     compared = f"{checked.structs} structs and {checked.constants} numbers compared"
     if checked.status == "same":
-        return _Equal(versions.load()[listed], True, f"its headers agree with {listed} in what the model uses ({compared})")
+        return _Equal(
+            versions.load()[listed], True, f"its headers agree with {listed} in what the model uses ({compared})"
+        )
     count = len(checked.findings)
-    return _Equal(None, True, f"it differs from {listed}, its nearest listed ancestor, in {count} findings ({compared})")
+    return _Equal(
+        None, True, f"it differs from {listed}, its nearest listed ancestor, in {count} findings ({compared})"
+    )
 
 
 def _supported(node: DriverVersion) -> DriverVersion | None:
@@ -164,7 +172,9 @@ def _supported(node: DriverVersion) -> DriverVersion | None:
     if node.supported:
         return node
     candidates = [other for other in versions.load().values() if other.supported]
-    candidates.sort(key=lambda other: (not (other.descends_from(node.name) or node.descends_from(other.name)), other.name))
+    candidates.sort(
+        key=lambda other: (not (other.descends_from(node.name) or node.descends_from(other.name)), other.name)
+    )
     return next((other for other in candidates if _same_tables(node, other)), None)
 
 

@@ -109,7 +109,9 @@ def _numbered(number: int, kind: Table | None) -> Asked:
     if kind is not None:
         tables = (kind,)
     elif not known:
-        tables = ("control",) if number > 0xFFFF else ("control", "alloc") if number > 0xFF else ("frontend", "uvm", "alloc")
+        tables = (
+            ("control",) if number > 0xFFFF else ("control", "alloc") if number > 0xFF else ("frontend", "uvm", "alloc")
+        )
     return Asked(tuple(Call(table, number) for table in tables))
 
 
@@ -128,7 +130,11 @@ def _named(text: str) -> Asked:
         if users is None:
             return Asked()
         calls = tuple(Call(table, number) for table, number in users)
-        return Asked(calls) if calls else Asked(name=text, kind="struct", what="a struct that is not the argument of a call")
+        return (
+            Asked(calls)
+            if calls
+            else Asked(name=text, kind="struct", what="a struct that is not the argument of a call")
+        )
     if symbol.kind in TABLES:
         return Asked((Call(symbol.kind, symbol.value),))
     return Asked(name=text, number=symbol.value, kind=symbol.kind, what=symbol.what)
@@ -155,7 +161,9 @@ def _pasted(text: str) -> Asked:
             for record in read(lines, problems):
                 if record["k"] == "ioctl":
                     return _recorded(record)
-                return Asked(name=record.get("path") or record["k"], kind="line", what=f"{_article(record['k'])}, not an ioctl")
+                return Asked(
+                    name=record.get("path") or record["k"], kind="line", what=f"{_article(record['k'])}, not an ioctl"
+                )
     return Asked()
 
 
@@ -169,7 +177,11 @@ def _recorded(record: Mapping[str, Any]) -> Asked:
     table = _KINDS.get(record["kind"])
     if table is None:
         found = _numbered(request, None)
-        return found if not found.calls else Asked(number=request, kind="foreign", what="a request to a device of another driver")
+        return (
+            found
+            if not found.calls
+            else Asked(number=request, kind="foreign", what="a request to a device of another driver")
+        )
     size = ioctl.size(request) if table == "frontend" else None
     return Asked((Call(table, number, size or None),), said=said)
 
@@ -193,7 +205,11 @@ def status_note(number: int) -> str | None:
     if name is None:
         return None
     meaning = _MEANING.get(number)
-    own = f"; {meaning}. The driver gives it for reasons of its own as well" if meaning else "; nvproxy itself never gives it"
+    own = (
+        f"; {meaning}. The driver gives it for reasons of its own as well"
+        if meaning
+        else "; nvproxy itself never gives it"
+    )
     return f"{number:#x} as an NV status is {name}" + ("" if number == 0 else own)
 
 

@@ -88,7 +88,9 @@ def advice(answer: Mapping[str, Any], policy: Policy, decision: Decision) -> lis
     elif decision.why is Why.PENDING:
         lines.append("--pending, or Policy.for_driver(..., pending=True), admits such rows")
     elif decision.why is Why.UNKNOWN:
-        lines.append("no capability and no listed release admits it: a row is needed, docs/adding-a-command.md says how")
+        lines.append(
+            "no capability and no listed release admits it: a row is needed, docs/adding-a-command.md says how"
+        )
     return lines
 
 

@@ -43,7 +43,8 @@ def check_lines(report: CheckReport) -> Iterator[str]:
     rows: list[tuple[object, ...]] = [("release", "model", "headers", "structs", "constants", "taken from", "verdict")]
     for release in report.releases:
         if release.status == "agrees":
-            rows.append((release.version, release.model, "-", "-", release.constants, "-", f"agrees: {release.reason}"))
+            what = f"agrees with an independent table: {release.reason.partition(' of ')[0]}"
+            rows.append((release.version, release.model, "-", "-", release.constants, "-", what))
         elif release.status == "not-checkable":
             rows.append((release.version, "-", "-", "-", "-", "-", f"not checkable: {release.reason}"))
         else:
@@ -52,6 +53,8 @@ def check_lines(report: CheckReport) -> Iterator[str]:
             rows.append((release.version, release.model, *counts, verdict))
     yield from columns(rows, right=(2, 3, 4))
     for release in report.releases:
+        if release.status == "agrees":
+            yield f"{release.version} was compared over {release.reason}"
         if release.findings:
             yield f"{release.version} (ours, then the release's):"
             yield from finding_lines(release.findings)
