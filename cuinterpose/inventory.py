@@ -12,6 +12,7 @@ from .frame import ProtocolError
 from .member import Allocation, Holdings, Import, holdings
 
 TICKET_LINK = "/memfd:cuinterpose-ticket"
+_ELSEWHERE = "its endpoint is not in this directory; name its CUINTERPOSE_DIR with --directory"
 # What each note of src/ledger.h is, as people say it, in the order of the report.
 NOTES = {
     "ipc_memory_opened": "legacy IPC memory that is open (cuIpcOpenMemHandle)",
@@ -158,7 +159,7 @@ def _without_endpoint(pid: int) -> Member:
     tracked = (found.stats or {}).get("tracked", 0)
     if tracked > 1:
         words = {
-            2: "its endpoint is not in this directory; name its CUINTERPOSE_DIR with --directory",
+            2: _ELSEWHERE,
             3: "its CUINTERPOSE_DIR could not be used, so it has no endpoint that could be asked",
         }
         return Member(pid, "", None, None, words.get(tracked, "tracked by another version"))
@@ -169,21 +170,29 @@ def _without_endpoint(pid: int) -> Member:
     )
 
 
-def collect(where: Path, pids: list[int] | None = None, timeout: float = 5.0) -> Group:
-    """The processes pids, or all with an endpoint in the directory where. OSError if that cannot be trusted or read."""
+def _present(where: Path, timeout: float) -> list[Member]:
+    """Every process that listens in a directory, whether it answers or not."""
     present = []
     for found in coordinator.discover(where, timeout):
         if found.state == "alive" and found.pid:
             present.append(_asked(found.endpoint, bytes.fromhex(found.participant), found.pid, timeout))
         elif silent := _silent(found):
             present.append(silent)
-    present.sort(key=lambda member: member.pid)
+    return sorted(present, key=lambda member: member.pid)
+
+
+def collect(where: Path, pids: list[int] | None = None, timeout: float = 5.0) -> Group:
+    """The processes pids, or all with an endpoint in the directory where. OSError if that cannot be trusted or read."""
+    present = _present(where, timeout)
     if pids is None:
         return Group(tuple(present), ())
     wanted = set(pids)
-    listening = {member.pid for member in present}
-    members = [member for member in present if member.pid in wanted]
-    members += [_without_endpoint(pid) for pid in sorted(wanted - listening)]
+    elsewhere = [_without_endpoint(pid) for pid in sorted(wanted - {member.pid for member in present})]
+    if any(member.why == _ELSEWHERE for member in elsewhere):  # or it has been made since we looked
+        present = _present(where, timeout)
+        listening = {member.pid for member in present}
+        elsewhere = [member for member in elsewhere if member.pid not in listening]
+    members = [*(member for member in present if member.pid in wanted), *elsewhere]
     return Group(tuple(members), tuple(member for member in present if member.pid not in wanted))
 
 

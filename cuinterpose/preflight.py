@@ -141,6 +141,8 @@ def _route(member: Member) -> Obstacle | None:
     way = "stop its work yourself and say so with --assume-idle"
     try:
         found = doctor.diagnose(member.pid)
+        if found.verdict == "unclear":  # what a live process unmaps meanwhile cannot be read
+            found = doctor.diagnose(member.pid)
     except OSError as error:
         what = f"whether calls pass the shim by cannot be read: {error.strerror or error}"
         return Obstacle("bypass-unknown", member.pid, what, way, certain=False)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from cuinterpose import preflight
 from tests.cuinterpose.checkpoint_world import Stage, Worker
 
 PROCESSES = 3
@@ -182,7 +183,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def cycle(self) -> None:
-        report = self.stage.cycle()
+        report = self.stage.cycle(accept=preflight.IDLE)  # as threads allocate: see test_checkpoint
         assert (report.outcome, report.lost) == ("done", []), report.lines(verbose=True)
         self.all_see_what_they_would()
 
@@ -207,7 +208,7 @@ def test_the_machine_can_fail(scenes: Callable[[str], Stage], monkeypatch: pytes
     """Without letting go, the same machine finds the driver's own answer."""
     from cuinterpose import checkpoint
 
-    def by_the_driver_alone(stage: Stage) -> checkpoint.Report:
+    def by_the_driver_alone(stage: Stage, **_: object) -> checkpoint.Report:
         driver = stage.library()
         for worker in stage.workers:
             driver.lock(worker.pid, 5)
