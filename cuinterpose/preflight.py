@@ -176,6 +176,12 @@ def _of_imports(group: Group, member: Member) -> list[Obstacle]:
             what = f"it imported {name} of {of}, which is not in the group"
             way = f"add process {creator.pid} to the group" if creator else "add its creator to the group"
             obstacles.append(Obstacle("creator-outside", member.pid, what, way))
+        elif (creator := group.by_participant(item.participant)) and creator.holdings:
+            if all(allocation.resource != item.resource for allocation in creator.holdings.allocations):
+                what = f"it alone keeps {name}, which process {creator.pid} created and released: no one could give it back"
+                obstacles.append(
+                    Obstacle("creator-released", member.pid, what, "release it here as well, or keep it there")
+                )
     return obstacles
 
 

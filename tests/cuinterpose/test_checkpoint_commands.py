@@ -181,6 +181,16 @@ def test_who_is_left_out(scene: Stage) -> None:
     assert judged(scene, creator).status == 0
 
 
+def test_memory_that_an_importer_alone_keeps(scene: Stage) -> None:
+    """CUDA keeps it as long as the import lives; letting go of that would be the end of it."""
+    creator, importer = pair(scene)
+    creator.do("unmap 0 0 2")
+    creator.do("release 0")
+    assert codes(judged(scene, creator, importer)) == {"creator-released"}
+    assert scene.cycle().outcome == "refused"
+    assert importer.do("read 0 0 2") == "90"
+
+
 def test_an_importer_that_cannot_be_asked(scene: Stage) -> None:
     creator, importer = pair(scene)
     (scene.where / scene.holdings(importer).participant.hex()).unlink()

@@ -184,7 +184,13 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def cycle(self) -> None:
         report = self.stage.cycle(accept=preflight.IDLE)  # as threads allocate: see test_checkpoint
-        assert (report.outcome, report.lost) == ("done", []), report.lines(verbose=True)
+        orphaned = any(
+            not self.processes[memory.creator].keeps(memory)
+            for process in self.processes
+            for memory in (*(h.memory for h in process.handles.values()), *(m for m, _, _ in process.maps.values()))
+        )
+        expected = "refused" if orphaned else "done"
+        assert (report.outcome, report.lost) == (expected, []), report.lines(verbose=True)
         self.all_see_what_they_would()
 
     def all_see_what_they_would(self) -> None:
