@@ -13,7 +13,7 @@ from pathlib import Path
 from . import doctor, inventory
 from .checkpoint_driver import NOT_INITIALIZED, Checkpointer, DriverError, State
 from .inventory import NOTES, Group, Member
-from .member import Phase
+from .member import Import, Phase
 
 IDLE = ("bypass", "bypass-unknown")  # what no longer matters if the programs launch nothing meanwhile
 # Notes that stop a checkpoint: the process holds what only another process has. The rest was given away, and who holds
@@ -153,6 +153,12 @@ def _route(member: Member) -> Obstacle | None:
     return Obstacle("bypass" if certain else "bypass-unknown", member.pid, what, way, certain)
 
 
+def _kept(group: Group, item: Import) -> bool:
+    """Whether the creator of an import still has the memory, as far as it could be asked."""
+    creator = group.by_participant(item.participant)
+    return not (creator and creator.holdings) or any(a.resource == item.resource for a in creator.holdings.allocations)
+
+
 def _of_imports(group: Group, member: Member) -> list[Obstacle]:
     obstacles = []
     members = {other.holdings.participant for other in group.members if other.holdings}
@@ -176,12 +182,11 @@ def _of_imports(group: Group, member: Member) -> list[Obstacle]:
             what = f"it imported {name} of {of}, which is not in the group"
             way = f"add process {creator.pid} to the group" if creator else "add its creator to the group"
             obstacles.append(Obstacle("creator-outside", member.pid, what, way))
-        elif (creator := group.by_participant(item.participant)) and creator.holdings:
-            if all(allocation.resource != item.resource for allocation in creator.holdings.allocations):
-                what = f"it alone keeps {name}, which process {creator.pid} created and released: no one could give it back"
-                obstacles.append(
-                    Obstacle("creator-released", member.pid, what, "release it here as well, or keep it there")
-                )
+        elif not _kept(group, item):
+            what = f"it alone keeps {name}, which its creator has released: nobody could give it back"
+            obstacles.append(
+                Obstacle("creator-released", member.pid, what, "release it here as well, or keep it there")
+            )
     return obstacles
 
 
