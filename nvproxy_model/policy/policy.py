@@ -82,14 +82,19 @@ class Entry:
 
 
 class _Table(dict[int, Entry]):
-    """Entries by number. What it does not hold is worked out once, and remembered within bounds."""
+    """Entries by number, each made when it is first asked for. Those without a row are remembered within bounds."""
 
-    def __init__(self, unknown: Callable[[int], Decision]) -> None:
+    def __init__(
+        self, rows: Mapping[int, Rule], known: Callable[[Rule], Entry], unknown: Callable[[int], Decision]
+    ) -> None:
         super().__init__()
-        self._unknown = unknown
+        self._rows, self._known, self._unknown = rows, known, unknown
         self._room = _REMEMBERED
 
     def __missing__(self, number: int) -> Entry:
+        rule = self._rows.get(number)
+        if rule is not None:
+            return self.setdefault(number, self._known(rule))
         entry = Entry(self._unknown(number))
         if self._room:
             self._room -= 1
@@ -228,11 +233,13 @@ class Policy:
     def _build(self, name: Table) -> _Table:
         gate = _GATES.get(name)
         shut = gate is not None and not any(row.caps & self.caps for row in self.frontend.values() if row.name == gate)
-        table = _Table(functools.partial(self._outside, name, shut))
-        for number, rule in self.rules[name].items():
-            if name == "control" and window(number):
-                raise DefinitionError(f"control {number:#x} is in a bypass window: its row would never be asked")
-            table[number] = Entry(self._shut(name, number), rule=rule) if shut else self._entry(rule)
+        rows = self.rules[name]
+        if name == "control":
+            for number in rows:
+                if window(number):
+                    raise DefinitionError(f"control {number:#x} is in a bypass window: its row would never be asked")
+        known = self._closed if shut else self._entry
+        table = _Table(rows, known, functools.partial(self._outside, name, shut))
         if name == "alloc" and not shut:
             table[NV01_EVENT] = Entry(Decision(Verdict.ALLOW, Why.RULE, self.call("alloc", NV01_EVENT)), self._event)
         return table
@@ -244,6 +251,9 @@ class Policy:
         return refuse(
             self.call(table, number), Why.CAPABILITY, None, Facts(f"{gate.name}, which comes first", want=gate.caps)
         )
+
+    def _closed(self, rule: Rule) -> Entry:
+        return Entry(self._shut(rule.table, rule.number), rule=rule)
 
     def call(self, table: Table, number: int) -> Call:
         """The question about a number, as decisions carry it."""
