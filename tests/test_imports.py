@@ -77,6 +77,7 @@ ARROWS: dict[str, set[str]] = {
         "fields",
         "ioctl",
         "kernel",
+        "lazy",
         "notification",
         "policy",
         "rules",

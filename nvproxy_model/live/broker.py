@@ -162,9 +162,12 @@ class Broker:
 
         Raises NotifyError where the kernel, a container or a sandbox forbids it, StartError for a program that cannot be started.
         """
-        started = time.monotonic()
-        self.tree = Tree(command, environment)
-        self.listener = self.tree.listener
+        return self.answer(Tree(command, environment))
+
+    def answer(self, tree: Tree) -> Report:
+        """As `run`, for a program that is held, or that was started and has been waiting for answers since."""
+        self.tree = tree
+        self.listener = tree.listener
         with self.listener:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             if soft != hard:  # one number for each file of the tree; the program was started with its own limit
@@ -172,15 +175,16 @@ class Broker:
             self.tasks = Tasks()
             self.files = OpenFiles(self._nodes)
             self._turns.start()
-            self.tree.start()
+            tree.start()
             try:
-                status = self.tree.wait()
+                status = tree.wait()
             finally:
                 self._turns.join()
                 self._sweep()
                 self.tasks.close()
                 self.files.close()
-        return Report(self.tally, list(command), status, self.observe, seconds=time.monotonic() - started)
+        seconds = time.monotonic() - tree.began
+        return Report(self.tally, list(tree.command), status, self.observe, seconds=seconds)
 
     def _serve(self) -> None:
         while self._turns.take():

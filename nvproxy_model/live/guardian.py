@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import struct
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -26,7 +27,7 @@ from nvproxy_model.errors import NvproxyError
 from nvproxy_model.live.filter import program as watched
 from nvproxy_model.notification import Listener, NotifyError, install
 
-__all__ = ["StartError", "Tree"]
+__all__ = ["NotifyError", "StartError", "Tree"]
 
 _WORD: Final = struct.Struct("=ci")
 # Messages: the program waits with this pid, its end with this wait status, an errno of its exec, of its filter; then ours.
@@ -49,13 +50,17 @@ class StartError(NvproxyError):
 
 
 class Tree:
-    """A program and all that it starts. ``listener`` is theirs. Start it with `start` once somebody answers."""
+    """A program and all that it starts. ``listener`` is theirs: from `start` on their calls wait until somebody answers."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         """Hold the program before its exec. Raises NotifyError where the kernel, a container or a sandbox forbids watching it."""
         if kernel.MACHINE not in kernel.SYSCALLS:
             raise NotifyError(f"the system call numbers of {kernel.MACHINE} are not known here")
         self.command = command
+        self.began = time.monotonic()
+        """When it was held, by the monotonic clock."""
+        self._signals = contextlib.ExitStack()
+        self._started = False
         kernel.become_subreaper()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._guardian = os.fork()
@@ -96,7 +101,11 @@ class Tree:
             raise NotifyError(_denied(str(error))) from None
 
     def start(self) -> None:
-        """Let the program begin."""
+        """Let the program begin, and pass our signals on to it until `wait` has returned. Once is enough."""
+        if self._started:
+            return
+        self._started = True
+        self._signals.enter_context(self._passing_on())
         with contextlib.suppress(OSError):
             self._channel.send(_WORD.pack(_GO, 0))
 
@@ -107,7 +116,7 @@ class Tree:
 
     def wait(self) -> int:
         """Wait until the last process has ended; the program's exit status as a shell gives it. Raises StartError."""
-        with self._passing_on():
+        with self._signals:
             failed = 0
             while True:
                 kind, number, _ = _receive(self._channel)

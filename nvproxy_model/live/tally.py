@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import statistics
 import threading
 from collections import Counter, deque
 from collections.abc import Collection
@@ -175,6 +174,8 @@ class Tally:
     @property
     def median_own_ns(self) -> int:
         """Our own part of a performed call, over the last few thousand."""
+        import statistics
+
         return int(statistics.median(self._own)) if self._own else 0
 
 

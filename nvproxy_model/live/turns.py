@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -108,7 +107,7 @@ class Turns:
     def _watch(self) -> None:
         seen = None
         while not self._over.is_set():
-            time.sleep(_PATIENCE)
+            self._over.wait(_PATIENCE)
             turn = self._turn
             if turn is not None and turn is seen:
                 self._pass_on(turn)

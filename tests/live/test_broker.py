@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from nvproxy_model.live import StartError
+from nvproxy_model import Policy
+from nvproxy_model.live import Broker, DirectoryNodes, StartError, Tree
 from nvproxy_model.live.in_place import Place
 from nvproxy_model.session.ports import Buffer
 from tests import ROOT
-from tests.live.watched import LockedDriver, World
+from tests.live.watched import VERSION, LockedDriver, World
 
 EPROTO = 0x10000
 
@@ -278,3 +279,12 @@ def test_a_broker_inside_a_broker_says_so(world: World) -> None:
     ran = world.run(NESTED, program=Path(sys.executable), environment={"PYTHONPATH": str(ROOT)})
     assert ran.out.startswith("another supervisor already watches")
     assert ran.out.count("\n") == 1
+
+
+def test_calls_of_a_program_that_began_before_there_was_a_broker_wait_for_it(world: World) -> None:
+    tree = Tree([str(world.program), str(world.nodes), "exit", "7"])
+    tree.start()
+    policy = Policy.for_driver(VERSION, allow_unsupported=True)
+    report = Broker(policy, host=LockedDriver(), nodes=DirectoryNodes(world.nodes), in_place=()).answer(tree)
+    assert report.status == 7
+    assert report.tally.calls["opens"] > 0

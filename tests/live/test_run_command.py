@@ -10,10 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from nvproxy_model import versions
+from nvproxy_model import live, versions
 from nvproxy_model.live import DirectoryNodes
 from nvproxy_model.tools.policy import main
-from nvproxy_model.tools.policy import run as command
 from nvproxy_model.trace.reader import Reader
 from tests.live.watched import VERSION, LockedDriver, World
 
@@ -65,14 +64,14 @@ REPORT = {
 @pytest.fixture
 def run(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command on a machine whose driver is fake; SystemExit as a status."""
-    real = command.Broker
+    real = live.Broker
 
     def fake(policy: Any, **options: Any) -> Any:
         driver = LockedDriver()
         nodes = DirectoryNodes(world.nodes)
         return real(policy, host=driver, nodes=nodes, closed=driver.close, in_place=(), **options)
 
-    monkeypatch.setattr(command, "Broker", fake)
+    monkeypatch.setattr(live, "Broker", fake)
     monkeypatch.setattr(versions, "host", lambda: VERSION)
 
     def go(*arguments: Any, program: tuple[Any, ...] = ("refusals",)) -> int:

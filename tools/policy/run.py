@@ -1,4 +1,7 @@
-"""``nvproxy-policy run``: a program under nvproxy's rules, without gVisor."""
+"""``nvproxy-policy run``: a program under nvproxy's rules, without gVisor.
+
+The program begins as soon as nothing can be wrong with what was asked. The rules are loaded while it starts: its first call waits.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,22 @@ import json
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from nvproxy_model import versions
+from nvproxy_model import live, versions
 from nvproxy_model.errors import NvproxyError
-from nvproxy_model.fields import CStruct
-from nvproxy_model.live import Broker, NotifyError, Report, StartError
-from nvproxy_model.live.broker import Recorder
-from nvproxy_model.naming import TABLES
-from nvproxy_model.policy.policy import Policy
 from nvproxy_model.printable import printable
 from nvproxy_model.tools.command import fail
 from nvproxy_model.tools.output import versions as produced_by
 from nvproxy_model.tools.output import warn
 from nvproxy_model.tools.policy.shared import caps_of, node_of
 from nvproxy_model.trace.judge.notes import DONE_WITHOUT, NOTES
+from nvproxy_model.versions import DriverVersion
+
+if TYPE_CHECKING:
+    from nvproxy_model.fields import CStruct
+    from nvproxy_model.live import Recorder, Report
+    from nvproxy_model.policy.policy import Windows
 
 __all__ = ["run"]
 
@@ -38,14 +42,25 @@ def run(args: argparse.Namespace) -> int:
     loaded = versions.host()
     if loaded is None:
         fail("this machine has no NVIDIA driver loaded (/proc/driver/nvidia/version)")
-    host = node_of(loaded, allow_unsupported=True).name
-    policy = _policy(args, host)
+    machine = node_of(loaded, allow_unsupported=True)
+    host = machine.name
+    node = machine if args.driver is None else node_of(args.driver, allow_unsupported=args.allow_unsupported)
+    caps, windows = caps_of(args.caps), _windows(args.windows)
+    if node is not machine and not args.observe:
+        _same_layouts(node, machine)
     for path in (args.record, args.report):
         if path is not None and not path.absolute().parent.is_dir():
             fail(f"{path}: {path.absolute().parent} is not a directory")
     try:
         with _recorder(args, host) as recorder:
-            broker = Broker(
+            tree = live.Tree(args.cmd)
+            tree.start()
+            from nvproxy_model.policy.policy import Policy
+
+            policy = Policy.for_driver(
+                node.name, caps, profile=args.profile, allow_unsupported=True, windows=windows
+            )
+            broker = live.Broker(
                 policy,
                 observe=args.observe,
                 expose=args.expose,
@@ -56,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
                 say=lambda line: warn(PROGRAM, line),
                 refused=(lambda line: warn(PROGRAM, f"refused: {line}")) if args.verbose else None,
             )
-            report = broker.run(args.cmd)
-    except NotifyError as error:
+            report = broker.answer(tree)
+    except live.NotifyError as error:
         fail(f"the program cannot be watched: {error}")
-    except StartError as error:
+    except live.StartError as error:
         warn(PROGRAM, str(error))
         return NOT_FOUND if error.not_found else NOT_EXECUTABLE
     _name(report, host)
@@ -71,40 +86,40 @@ def run(args: argparse.Namespace) -> int:
     return 1 if args.strict and missed and not report.status else report.status
 
 
-def _policy(args: argparse.Namespace, host: str) -> Policy:
-    node = node_of(args.driver or host, allow_unsupported=args.allow_unsupported)
-    windows = args.windows
-    if windows not in ("allow", "deny"):
-        try:
-            windows = [int(number, 0) for number in windows.split(",")]
-        except ValueError:
-            fail(f"--windows {windows}: want allow, deny or numbers separated by commas")
+def _windows(text: str) -> Windows | list[int]:
+    if text == "allow":
+        return "allow"
+    if text == "deny":
+        return "deny"
     try:
-        policy = Policy.for_driver(
-            node.name, caps_of(args.caps), profile=args.profile, allow_unsupported=True, windows=windows
+        return [int(number, 0) for number in text.split(",")]
+    except ValueError:
+        fail(f"--windows {text}: want allow, deny or numbers separated by commas")
+
+
+def _same_layouts(node: DriverVersion, machine: DriverVersion) -> None:
+    """End the command where the machine's driver lays out otherwise what both releases know."""
+    changed = _differing(node, machine)
+    if changed:
+        some = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        fail(
+            f"the machine's driver is {machine}, and {node} lays out {some} otherwise: its calls cannot be performed "
+            f"as {node}'s. --observe asks without performing"
         )
-    except ValueError as error:
-        fail(str(error))
-    if node.name != host and not args.observe:
-        other = Policy.for_driver(host, allow_unsupported=True)
-        changed = _differing(policy, other)
-        if changed:
-            some = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-            fail(
-                f"the machine's driver is {host}, and {node.name} lays out {some} otherwise: its calls cannot be performed "
-                f"as {node.name}'s. --observe asks without performing"
-            )
-    return policy
 
 
-def _differing(one: Policy, other: Policy) -> list[str]:
+def _differing(one: DriverVersion, other: DriverVersion) -> list[str]:
     """The structs that two releases give the same call in different layouts."""
+    from nvproxy_model.abi import TABLES
+    from nvproxy_model.fields import CStruct
+    from nvproxy_model.rules import active
+
     found = set()
-    for name in TABLES:
-        rules, others = getattr(one, name), getattr(other, name)
-        for number, rule in rules.items():
+    for rows in TABLES.values():
+        others = active(rows, other)
+        for number, rule in active(rows, one).items():
             if number in others:
-                of, against = rule.params_at(one.version), others[number].params_at(other.version)
+                of, against = rule.params_at(one), others[number].params_at(other)
                 if isinstance(of, CStruct) and isinstance(against, CStruct) and _layout(of) != _layout(against):
                     found.add(of.ctype or rule.name)
     return sorted(found)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from nvproxy_model import caps as capabilities
 from nvproxy_model import versions
 from nvproxy_model.caps import Caps
 from nvproxy_model.errors import NvproxyError, UnsupportedDriverVersion
-from nvproxy_model.fields import CStruct
-from nvproxy_model.policy.policy import Policy
-from nvproxy_model.rules import Rule
 from nvproxy_model.tools.command import fail
 from nvproxy_model.versions import DriverVersion
+
+if TYPE_CHECKING:
+    from nvproxy_model.policy.policy import Policy
+    from nvproxy_model.rules import Rule
 
 __all__ = ["ADMITTED", "REFUSED", "caps_of", "handled", "node_of", "policy_of", "structs"]
 
@@ -44,6 +46,8 @@ def node_of(text: str, *, allow_unsupported: bool) -> DriverVersion:
 
 def policy_of(args: argparse.Namespace, *, extra: Iterable[int] = ()) -> Policy:
     """The policy that ``--driver``, ``--caps`` and ``--profile`` ask for."""
+    from nvproxy_model.policy.policy import Policy
+
     node = node_of(args.driver, allow_unsupported=args.allow_unsupported)
     return Policy.for_driver(
         node.name,
@@ -65,6 +69,7 @@ def structs(rule: Rule, version: DriverVersion) -> list[str]:
 
 def handled(rule: Rule, version: DriverVersion) -> str:
     """How a row is handled: ``simple``, or what its struct's roles and its handler ask for, joined by ``+``."""
+    from nvproxy_model.fields import CStruct
     from nvproxy_model.policy.plan import plan
 
     if rule.rejected:
