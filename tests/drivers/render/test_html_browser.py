@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,14 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def shows(self, expression: str, wanted: Any) -> None:
+        """Assert a value that an event of the page may still be on its way to; a click's hashchange comes later than the click."""
+        for _ in range(200):
+            if self.value(expression) == wanted:
+                return
+            time.sleep(0.05)
+        assert self.value(expression) == wanted, expression
+
     def click(self, selector: str) -> None:
         """A real click, by mouse, at the middle of the element."""
         box = self.value(
@@ -121,6 +130,10 @@ def chromium(profile: Path) -> Iterator[Page]:
         "--no-sandbox",
         "--disable-gpu",
         "--disable-dev-shm-usage",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
         "--remote-debugging-pipe",
     ]
     process = subprocess.Popen(
@@ -165,7 +178,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("full") / "full.html"
-    assert main(["report", "-o", str(path)]) == 1
+    assert main(["report", "-o", str(path)]) == 0
     return path
 
 
@@ -188,7 +201,7 @@ PANELS = "Array.from(document.querySelectorAll('.panel')).filter((p) => p.offset
 def test_it_fits_and_is_drawn(tab: Page, full: Path, tmp_path: Path, scheme: str) -> None:
     tab.scheme(scheme)
     tab.open(full)
-    assert tab.value(OVERFLOW) is False
+    tab.shows(OVERFLOW, False)
     assert tab.value(f"({SHOWN}).length") > 50
     assert len(tab.screenshot(tmp_path / "page.png")) > 50_000
     luminance = (
@@ -222,35 +235,36 @@ def test_the_filter(tab: Page, full: Path) -> None:
     tab.open(full)
     everything = tab.value(SHOWN)
     tab.type("#filter", "uvm migrate")
-    assert tab.value(SHOWN) == ["UVM_MIGRATE_PARAMS"]
+    tab.shows(SHOWN, [name for name in everything if "UVM" in name and "MIGRATE" in name])
+    assert "UVM_MIGRATE_PARAMS" in tab.value(SHOWN)
     tab.value("document.querySelector('#filter').select()")
     tab.type("#filter", "no such struct")
-    assert tab.value(SHOWN) == []
-    assert tab.value("document.querySelector('#count').textContent") == "0 structs shown"
+    tab.shows(SHOWN, [])
+    tab.shows("document.querySelector('#count').textContent", "0 structs shown")
     tab.value(
         "document.querySelector('#filter').value = ''; document.querySelector('#filter').dispatchEvent(new Event('input'))"
     )
-    assert tab.value(SHOWN) == everything
+    tab.shows(SHOWN, everything)
 
 
 def test_a_click_shows_both_layouts(tab: Page, small: Path) -> None:
     tab.open(small)
-    assert tab.value(PANELS) == []
+    tab.shows(PANELS, [])
     tab.click('tr[data-n="S"] td[data-r="2"] a')
-    assert tab.value("location.hash") == "#S.a-b"
-    assert tab.value(PANELS) == ["S.a-b"]
-    assert tab.value("document.querySelectorAll('td.at').length") == 1
+    tab.shows("location.hash", "#S.a-b")
+    tab.shows(PANELS, ["S.a-b"])
+    tab.shows("document.querySelectorAll('td.at').length", 1)
     marks = "Array.from(document.querySelectorAll('[id=\"S.a-b\"] tbody tr')).map((r) => r.className)"
-    assert tab.value(marks) == ["same", "hole", "added", "moved"]
-    assert tab.value(OVERFLOW) is False
+    tab.shows(marks, ["same", "hole", "added", "moved"])
+    tab.shows(OVERFLOW, False)
     tab.click('tr[data-n="S"] td[data-r="3"] a')
-    assert tab.value(PANELS) == ["S.b-a"]
+    tab.shows(PANELS, ["S.b-a"])
 
 
 def test_a_link_from_elsewhere_opens_its_layouts(tab: Page, small: Path) -> None:
     tab.open(small)
     tab.call("Page.navigate", url=small.as_uri() + "#S.b-a")
-    assert tab.value(PANELS) == ["S.b-a"]
+    tab.shows(PANELS, ["S.b-a"])
 
 
 def test_a_run_opens_and_closes(tab: Page, full: Path) -> None:
@@ -258,23 +272,25 @@ def test_a_run_opens_and_closes(tab: Page, full: Path) -> None:
     columns = "document.querySelectorAll('.map thead .run').length"
     cells = "document.querySelector('.map tbody tr[data-n]').querySelectorAll('td').length"
     before = tab.value(columns)
-    assert tab.value(cells) == before
+    tab.shows(cells, before)
     head = "th[data-run] button"
     count = tab.value(f"document.querySelector('{head}').closest('th').dataset.releases.split(' ').length")
     tab.click(head)
-    assert tab.value(columns) == tab.value(cells) == before + count - 1
-    assert tab.value(f"document.querySelector('{head}').getAttribute('aria-expanded')") == "true"
-    assert tab.value(OVERFLOW) is False
+    tab.shows(columns, before + count - 1)
+    tab.shows(cells, before + count - 1)
+    tab.shows(f"document.querySelector('{head}').getAttribute('aria-expanded')", "true")
+    tab.shows(OVERFLOW, False)
     for index in range(1, 8):  # far more columns than fit: the map scrolls in its box
         tab.value(f"document.querySelectorAll('{head}')[{index}].click()")
     assert (
         tab.value("(() => { const b = document.querySelector('.scroll'); return b.scrollWidth > b.clientWidth; })()")
         is True
     )
-    assert tab.value(OVERFLOW) is False
+    tab.shows(OVERFLOW, False)
     for index in range(8):
         tab.value(f"document.querySelectorAll('{head}')[{index}].click()")
-    assert tab.value(columns) == tab.value(cells) == before
+    tab.shows(columns, before)
+    tab.shows(cells, before)
 
 
 def test_the_status_line_says_what_is_under_the_mouse(tab: Page, small: Path) -> None:
@@ -282,17 +298,17 @@ def test_the_status_line_says_what_is_under_the_mouse(tab: Page, small: Path) ->
     tab.value(
         "document.querySelector('tr[data-n=\"S\"] td[data-r=\"2\"]').dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))"
     )
-    assert tab.value("document.querySelector('#status').textContent") == "S  2.0 to 2.1, 2 releases: layout b, 24 bytes"
+    tab.shows("document.querySelector('#status').textContent", "S  2.0 to 2.1, 2 releases: layout b, 24 bytes")
     tab.value(
         "document.querySelector('tr[data-n=\"S\"] td[data-r=\"1\"]').dispatchEvent(new MouseEvent('mouseover', {bubbles: true}))"
     )
-    assert tab.value("document.querySelector('#status').textContent") == "S  1.3: not checkable: no public source"
+    tab.shows("document.querySelector('#status').textContent", "S  1.3: not checkable: no public source")
 
 
 def test_hostile_names_do_nothing(tab: Page, small: Path) -> None:
     tab.open(small)
     assert HOSTILE in tab.value(SHOWN)
-    assert tab.value("document.scripts.length") == 1
+    tab.shows("document.scripts.length", 1)
     tab.click(f"tr[data-n={json.dumps(HOSTILE)}] td a")
     assert len(tab.value(PANELS)) == 1
 
@@ -302,7 +318,7 @@ def test_without_scripts(tab: Page, small: Path) -> None:
     try:
         tab.open(small)
         assert len(tab.value(PANELS)) >= 5
-        assert tab.value("document.querySelector('#filter').offsetParent === null") is True
-        assert tab.value(OVERFLOW) is False
+        tab.shows("document.querySelector('#filter').offsetParent === null", True)
+        tab.shows(OVERFLOW, False)
     finally:
         tab.call("Emulation.setScriptExecutionDisabled", value=False)
