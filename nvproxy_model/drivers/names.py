@@ -38,13 +38,8 @@ _UNLISTED: Final = frozenset(("NV_EVENT_BUFFER_BIND", "NVFBC_SW_SESSION"))
 @cache
 def _listed() -> Mapping[int, Mapping[str, str]]:
     """Class -> the recorded releases whose list of resources (resource_list.h) has it, in order of ancestry -> its name there."""
-    facts = recorded.load()
-    found: dict[int, dict[str, str]] = {}
-    for version in facts.versions:
-        privileges = facts.privileges(version)
-        for number, entry in privileges.classes.items() if privileges is not None else ():
-            found.setdefault(number, {})[version] = entry.name
-    return found
+    classes = recorded.load().classes()
+    return {number: {version: entry.name for version, entry in having.items()} for number, having in classes.items()}
 
 
 @cache
@@ -149,14 +144,18 @@ def ever() -> CallNames:
         for value in {value for _, value in facts.runs("constants", name) if value is not None}
     )
     listed = ((name, number) for number, names in _listed().items() for name in names.values())
-    params = {name: str(struct) for name in facts.names("params") if (struct := _newest("params", name)) is not None}
+    params = {name: str(struct) for name in facts.names("params") if (struct := _last(facts.runs("params", name))) is not None}
     return CallNames((*constants, *set(listed)), params, dict.fromkeys(facts.names("structs")))
 
 
 def _newest(table: str, name: str) -> Any:
     """What the last recorded release that has a name says of it, or None."""
-    values = (value for _, value in reversed(recorded.load().runs(table, name)))
-    return next((value for value in values if value is not None), None)
+    return _last(recorded.load().runs(table, name))
+
+
+def _last(runs: Iterable[tuple[int, Any]]) -> Any:
+    values = [value for _, value in runs if value is not None]
+    return values[-1] if values else None
 
 
 @dataclass(frozen=True, slots=True)

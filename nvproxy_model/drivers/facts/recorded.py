@@ -129,6 +129,17 @@ class Facts:
             frozenset(texts["copying"]),
         )
 
+    def classes(self) -> Mapping[int, Mapping[str, ClassEntry]]:
+        """Class -> the releases whose list of resources has it, in the order of ``versions`` -> its entry there."""
+        found: dict[int, dict[str, ClassEntry]] = {}
+        for name, runs in self._table("classes").items():
+            ends = (*runs[2::2], len(self.versions))
+            having = found[int(name, 16)] = {}
+            for begin, value, end in zip(runs[::2], runs[1::2], ends, strict=True):
+                if value is not None:
+                    having |= dict.fromkeys(self.versions[begin:end], encoding.decode_class(value))
+        return found
+
     def releases(self, versions: Iterable[str], wanted: Wanted | None = None) -> Iterator[Release]:
         """Several releases, in the order asked for."""
         return map(self.release, versions)
