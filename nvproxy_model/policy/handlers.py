@@ -206,7 +206,8 @@ def _uvm_tools_init_event_tracker(decide: Decider, call: Call, data: Any, fds: F
     pins = []
     for at, name, address, size in spans:
         length = -(-size // PAGE) * PAGE
-        if not address or address % PAGE or address + length > 1 << 64:
+        # An end of 2^64 wraps to 0, which uvm_api.h:uvm_api_range_invalid_aligned() takes for an overflow.
+        if not address or address % PAGE or address + length >= 1 << 64:
             facts = Facts(name, address, f"the page-aligned start of {length} bytes")
             return refuse(call, Why.VALUE, nv.NV_ERR_INVALID_ADDRESS, facts)
         pins.append(Copy(at, address, length, pinned=True))

@@ -583,9 +583,11 @@ def test_one_string_that_is_not_wanted_is_none_wanted(missing: int) -> None:
         assert isinstance(behind, Buffer)
         assert behind.pointers == {}
         assert behind.data[8:32] == bytes(24)
+        assert behind.data[32:40] == struct.pack("<II", 21, 22)
         behind.data[32:40] = struct.pack("<II", 31, 32)
 
-    _, _, out = control(guest, 0x101, strings(0, *addresses), look, handle=CLIENT)
+    asked = struct.pack("<IxxxxQQQII", 0, *addresses, 21, 22)
+    _, _, out = control(guest, 0x101, asked, look, handle=CLIENT)
     assert out == struct.pack("<IxxxxQQQII", 0, *addresses, 31, 32)
 
 

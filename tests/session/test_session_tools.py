@@ -101,6 +101,7 @@ def test_counters_alone_have_no_queue() -> None:
         (QUEUE, 128, 0, UVM, nv.NV_ERR_INVALID_ADDRESS),
         (QUEUE, 0, CONTROL + 1, UVM, nv.NV_ERR_INVALID_ADDRESS),
         (-0x1000 & (1 << 64) - 1, 128, CONTROL, UVM, nv.NV_ERR_INVALID_ADDRESS),
+        (QUEUE, 0, -0x1000 & (1 << 64) - 1, UVM, nv.NV_ERR_INVALID_ADDRESS),  # uvm_api_range_invalid(): it ends at 0
         (QUEUE, 1 << 20, CONTROL, UVM, nv.NV_ERR_INVALID_ARGUMENT),  # not all of it is mapped
         (QUEUE, 128, 0x7F0000000000, UVM, nv.NV_ERR_INVALID_ARGUMENT),
     ],

@@ -14,7 +14,7 @@ from nvproxy_model import versions
 from nvproxy_model.drivers import facts
 from nvproxy_model.drivers.compare import carriers, model
 from nvproxy_model.drivers.compare.audit import audit_release
-from nvproxy_model.drivers.compare.check import CheckReport, check_release, model_release, not_checkable
+from nvproxy_model.drivers.compare.check import CheckedRelease, CheckReport, check_release, model_release, not_checkable
 from nvproxy_model.drivers.compare.placement import adopted
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Layout
@@ -141,6 +141,47 @@ def test_the_model_of_a_release_that_is_not_listed() -> None:
     assert model_release("570.211.01", FACTS.parent) == "570.195.03"
     assert model_release("580.126.20", FACTS.parent) == "580.126.20"
     assert model_release("535.43.02", FACTS.parent) is None
+
+
+def test_at_most_two_names_are_suggested() -> None:
+    name = "NVOS54_PARAMETERS"
+    near = {f"{name}_{letter}": RELEASE.structs[name] for letter in "ABC"}
+    few = replace(RELEASE, structs={**near, "UNLIKE": RELEASE.structs[name]})
+    (found,) = (f for f in check_release(few, "580.105.08").findings if f.name == name)
+    assert found.detail == f"no such struct; did you mean {name}_C or {name}_B?"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status", "summary"),
+    [
+        (("same",), 0, "1 of 1 releases compared: 1 same, 0 different; 0 not checkable"),
+        (("same", "different"), 1, "2 of 2 releases compared: 1 same, 1 different; 0 not checkable"),
+        (("different",), 1, "1 of 1 releases compared: 0 same, 1 different; 0 not checkable"),
+        (
+            ("same", "same", "agrees", "not-checkable"),
+            0,
+            "2 of 4 releases compared: 2 same, 0 different; 1 agrees with an independent table, 1 not checkable",
+        ),
+        (
+            ("agrees", "agrees"),
+            2,
+            "0 of 2 releases compared: 0 same, 0 different; 2 agree with an independent table, 0 not checkable",
+        ),
+    ],
+)
+def test_a_report_counts_its_releases(statuses: tuple[str, ...], status: int, summary: str) -> None:
+    report = CheckReport("x", tuple(CheckedRelease("1", "1", word) for word in statuses))
+    assert (report.exit_status, report.summary) == (status, summary)
+    counted = report.as_json()["summary"]
+    assert {word: counted[word] for word in ("same", "different", "agrees", "not-checkable")} == {
+        word: statuses.count(word) for word in ("same", "different", "agrees", "not-checkable")
+    }
+    assert counted["compared"] == statuses.count("same") + statuses.count("different")
+
+
+def test_what_cannot_be_checked_counts_nothing() -> None:
+    stated = not_checkable("620.06.00", "no public source").as_json()
+    assert (stated["headers"], stated["structs"], stated["constants"], stated["findings"]) == (0, 0, 0, [])
 
 
 def test_nothing_compared_is_not_green() -> None:

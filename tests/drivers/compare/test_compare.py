@@ -271,6 +271,22 @@ PARAMS = "typedef struct { NvU32 a; NvU32 b; } %s;\n"
             [("constant-changed", "renumbered", A, 0x20801301, 0x20801302)],
         ),
         ("#define LIMIT 4\n", "#define LIMIT 5\n", [("constant-changed", "renumbered", "LIMIT", 4, 5)]),
+        # A number that is not a command's may be anything; a command without a parameter struct is one by its name.
+        (
+            "#define LIMIT 0x20801301\n",
+            "#define LIMIT 0x20809301\n",
+            [("constant-changed", "renumbered", "LIMIT", 0x20801301, 0x20809301)],
+        ),
+        (
+            f"#define {A} 0x20801301\n",
+            f"#define {A} 0x20809301\n",
+            [("constant-changed", "window-entered", A, 0x20801301, 0x20809301)],
+        ),
+        (
+            "#define MY_CTRL_CMD_LIMIT 0x20801301\n",
+            "#define MY_CTRL_CMD_LIMIT 0x20809301\n",
+            [("constant-changed", "renumbered", "MY_CTRL_CMD_LIMIT", 0x20801301, 0x20809301)],
+        ),
         ("enum E { ONE = 1 };", "enum E { ONE = 2 };", [("constant-changed", "enum-moved", "ONE", 1, 2)]),
         (
             "#define MASK (-1)\n",
@@ -281,6 +297,24 @@ PARAMS = "typedef struct { NvU32 a; NvU32 b; } %s;\n"
 )
 def test_changes_of_numbers(base: str, following: str, expected: list[object]) -> None:
     assert changes("", "", (base, following)) == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "following", "details"),
+    [
+        (
+            command(A, 0x20801301),
+            command(B, 0x20801301),
+            [f"0x20801301 is now {B}", f"0x20801301 was {A}"],
+        ),
+        ("#define LIMIT 9\n", "#define LIMIT 10\n", ["9, then 0xa"]),
+        ("#define LIMIT 10\n", "", ["LIMIT was 0xa"]),
+        ("", "#define LIMIT 9\n", ["LIMIT = 9"]),
+    ],
+)
+def test_details_of_numbers(base: str, following: str, details: list[str]) -> None:
+    found = compare_releases(release("", base), release("", following)).findings
+    assert [finding.detail for finding in found] == details
 
 
 def test_a_command_under_a_new_name_with_the_same_parameters_is_renamed() -> None:

@@ -63,3 +63,33 @@ def test_what_a_passed_on_struct_gains_decides(field: Field, class_: str | None)
     assert deciding <= set(GAINED)
     assert (scoped.verdict == "breaking") == (class_ is not None)
     assert (check_release(following, "570.195.03").status == "different") == (class_ is not None)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_the_counts_by_scope_add_up(everything: bool) -> None:
+    base, following = FACTS.release("570.195.03"), FACTS.release("580.105.08")
+    scoped = compare_scoped(base, following, "570.195.03", everything=everything)
+    counts = scoped.counts()
+    parts = counts["by_scope"]
+    for what in ("structs", "constants"):
+        assert sum(part[what] for part in parts.values()) == counts[what]
+    scope = scope_at("570.195.03")
+    there = base.structs.keys() | following.structs.keys()
+    assert parts["interpreted"]["structs"] == sum(name in scope.interpreted for name in there)
+    assert parts["passed on"] == {"structs": sum(name in scope.passed_on for name in there), "constants": 0}
+    assert (parts["other"]["structs"] > 0) == everything
+    assert (parts["other"]["constants"] > 0) == everything
+    # All of them are in the order of names, structs first, whatever scope they are of.
+    names = [finding.name for finding in scoped.findings if finding.struct is None]
+    assert len({scoped.scope.of(finding) for finding in scoped.findings if finding.struct is None}) == 1 + everything
+    assert names == sorted(names)
+    structs = [finding.struct for finding in scoped.findings if finding.struct is not None]
+    assert structs == sorted(structs)
+    assert [finding.struct is None for finding in scoped.findings] == [False] * len(structs) + [True] * len(names)
+
+
+def test_a_source_is_asked_for_both_scopes() -> None:
+    wanted = scope_at("570.195.03").wanted
+    assert "NVOS54_PARAMETERS" in wanted.structs
+    assert "NV2080_CTRL_GPU_GET_SIMULATION_INFO_PARAMS" in wanted.structs
+    assert "NV_ESC_RM_CONTROL" in wanted.constants
