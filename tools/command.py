@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -123,14 +123,16 @@ class Program:
             print(f"{self.name}: error: {line}", file=sys.stderr)
             raise
 
-    def parser(self) -> Parser:
-        """The parser of the whole command line."""
+    def parser(self, words: Container[str] | None = None) -> Parser:
+        """The parser of the whole command line, or of the command lines that have no other ``words``."""
         parser = Parser(prog=self.name, description=self.summary)
         parser.add_argument(VERSION[0], action=_Version, help=VERSION[1])
         parser.sections = _sections(self.exits, self.examples)
         subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
         for command in self.commands:
             subparser = subparsers.add_parser(command.name, help=command.summary, description=command.description)
+            if words is not None and command.name not in words:
+                continue
             for item in command.arguments:
                 if isinstance(item, OneOf):
                     group = subparser.add_mutually_exclusive_group()
@@ -146,7 +148,7 @@ class Program:
         names = {command.name for command in self.commands}
         if arguments[:1] == ["help"] and set(arguments[1:]) <= names:
             arguments = [*arguments[1:2], "--help"]
-        parser = self.parser()
+        parser = self.parser(arguments)
         args = parser.parse_args(arguments)
         if args.command is None:
             parser.print_help()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import html
 import json
 import os
 import re
@@ -25,13 +24,12 @@ def versions() -> Mapping[str, str]:
     """Which package answered, which state of gVisor it follows, and the newest release whose headers are recorded."""
     from nvproxy_model import __version__, followed
     from nvproxy_model.drivers import facts
-    from nvproxy_model.drivers.release import natural
 
     return {
         "nvproxy_model": __version__,
         "gvisor_commit": followed.WHOLE,
         "gvisor_change": followed.CHANGE,
-        "newest_release": max(facts.load().versions, key=natural),
+        "newest_release": facts.newest(),
     }
 
 
@@ -116,6 +114,8 @@ def emit(
 
 def _html(document: Mapping[str, Any], table: Table, head: Sequence[str]) -> Iterator[str]:
     """One page that needs nothing else: no script, no other file."""
+    import html
+
     title = html.escape(document["schema"])
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
     yield "<style>body{font:14px sans-serif}td,th{padding:2px 8px;text-align:left;border-bottom:1px solid #ccc}</style>"

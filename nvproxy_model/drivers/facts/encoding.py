@@ -10,7 +10,7 @@ import json
 import lzma
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nvproxy_model.drivers.privileges import ClassEntry, Export, Privileges
 from nvproxy_model.drivers.release import LayoutTable, Provenance, Release
@@ -28,6 +28,7 @@ __all__ = [
     "encode",
     "joined",
     "read",
+    "versions",
 ]
 
 SCHEMA = "nvproxy-model/facts/2"
@@ -128,14 +129,34 @@ def read(path: Path) -> Encoded:
         with lzma.open(path) as file:
             text = file.read(MAX_FACTS + 1)
         first, *lines = text.split(b"\n")
-        head = json.loads(first)
-        if len(text) > MAX_FACTS or len(lines) < len(TABLES) or head["schema"] != SCHEMA:
+        head = _head(first)
+        if len(text) > MAX_FACTS or len(lines) < len(TABLES):
             raise ValueError("not of this version")
-        if len({len(head[name]) for name in _COLUMNS}) != 1:
-            raise ValueError("its head is damaged")
         return Encoded(head, dict(zip(TABLES, lines, strict=False)))
-    except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError) as error:
+    except _DAMAGED as error:
         raise SourceError(f"not a file of recorded facts: {error}", path) from None
+
+
+_DAMAGED: Final = (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError)
+
+
+def _head(line: bytes) -> dict[str, Any]:
+    head: dict[str, Any] = json.loads(line)
+    if head["schema"] != SCHEMA:
+        raise ValueError("not of this version")
+    if len({len(head[name]) for name in _COLUMNS}) != 1:
+        raise ValueError("its head is damaged")
+    return head
+
+
+def versions(path: Path) -> list[str]:
+    """The releases of a file, from its head alone: no table is unpacked. Raises SourceError as `read` does."""
+    try:
+        with lzma.open(path) as file:
+            found: list[str] = _head(file.readline(MAX_FACTS))["versions"]
+    except _DAMAGED as error:
+        raise SourceError(f"not a file of recorded facts: {error}", path) from None
+    return found
 
 
 def joined(first: Encoded, second: Encoded) -> Encoded:

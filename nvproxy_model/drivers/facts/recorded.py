@@ -16,7 +16,7 @@ from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, natu
 from nvproxy_model.errors import UnknownDriverVersion
 from nvproxy_model.layout import Layout
 
-__all__ = ["AS_OF", "FACTS", "Facts", "load", "nearest_names", "own_file"]
+__all__ = ["AS_OF", "FACTS", "Facts", "load", "nearest_names", "newest", "own_file"]
 
 FACTS = Path(__file__).with_name("facts.json.xz")
 """The shipped file: the public releases of NVIDIA's open-gpu-kernel-modules that this copy knows."""
@@ -48,6 +48,13 @@ def load(path: Path | None = None) -> Facts:
     own = own_file()
     stamp = None if own is None else _stamp(own)
     return _load(FACTS, None if stamp is None else own, stamp)
+
+
+def newest() -> str:
+    """The newest recorded release, the user's own included, without reading what is recorded of it. Raises SourceError."""
+    own = own_file()
+    files = (FACTS,) if own is None or _stamp(own) is None else (FACTS, own)
+    return max((version for path in files for version in encoding.versions(path)), key=natural)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
