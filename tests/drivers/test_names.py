@@ -61,6 +61,13 @@ def test_the_name_of_a_number(table: str, number: int, name: str | None) -> None
     assert names.ever().name(table, number) == name
 
 
+def test_the_names_of_one_number_are_those_among_all() -> None:
+    tables = names.ever().tables
+    numbers = {number for of in tables.values() for number in sorted(of)[:: max(len(of) // 25, 1)]}
+    for number in sorted(numbers | {0, 0x7D, 0x1000, 0xFFFF}):
+        assert names.ever_called(number) == {table: of.get(number, ()) for table, of in tables.items()}
+
+
 def test_the_drivers_own_classes_are_classes() -> None:
     """resource_list.h of every recorded release: each class has a name, and it is one that the driver gives it."""
     recorded = facts.load()

@@ -11,7 +11,7 @@ from nvproxy_model import versions
 from nvproxy_model.abi.constants import NV01_EVENT
 from nvproxy_model.abi.windows import window
 from nvproxy_model.caps import DEFAULT, Caps
-from nvproxy_model.drivers.names import allocation, ever
+from nvproxy_model.drivers.names import allocation, ever_called
 from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
 from nvproxy_model.followed import described
 from nvproxy_model.layout import Layout
@@ -105,7 +105,7 @@ def _answer(policy: Policy, call: Call) -> dict[str, Any]:
     every = [row for row in ROWS[call.table] if row.number == call.number]
     shown = rule or (every[-1] if every else None)
     decision = _decision(policy, call, rule)
-    name = shown.name if shown is not None else ever().name(call.table, call.number)
+    name = shown.name if shown is not None else next(iter(ever_called(call.number)[call.table]), None)
     answer: dict[str, Any] = {
         "kind": call.table,
         "number": call.number,

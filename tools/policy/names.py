@@ -96,7 +96,7 @@ def _numbered(number: int, kind: Table | None) -> Asked:
     known = [
         table
         for table in TABLES
-        if any(rule.number == number for rule in ROWS[table]) or names.ever().name(table, number) is not None
+        if any(rule.number == number for rule in ROWS[table]) or names.ever_called(number)[table]
     ]
     other = ioctl.foreign(number)
     if other is not None and kind is None and not known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -151,7 +151,7 @@ class Facts:
         """Several releases, in the order asked for."""
         return map(self.release, versions)
 
-    def names(self, table: str) -> Iterable[str]:
+    def names(self, table: str) -> Collection[str]:
         """Every name that any release has in ``structs`` or ``constants``, sorted."""
         column: Mapping[str, Runs] = self._table(table)
         return column.keys()
