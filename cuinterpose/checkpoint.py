@@ -54,6 +54,7 @@ class Step:
 
     @property
     def succeeded(self) -> bool:
+        """Whether the step was done."""
         return not self.why
 
 

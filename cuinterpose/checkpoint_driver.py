@@ -17,7 +17,7 @@ FUNCTIONS = ("GetState", "Lock", "Checkpoint", "Restore", "Unlock")
 
 
 class State(IntEnum):
-    """CUprocessState."""
+    """CUprocessState of cuda.h: RUNNING, LOCKED (calls block), CHECKPOINTED (nothing is left on the GPU), FAILED."""
 
     RUNNING = 0
     LOCKED = 1
@@ -57,11 +57,25 @@ class Checkpointer(Protocol):
 
     name: str
 
-    def state(self, pid: int) -> State: ...
-    def lock(self, pid: int, timeout: float) -> None: ...
-    def checkpoint(self, pid: int) -> None: ...
-    def restore(self, pid: int) -> None: ...
-    def unlock(self, pid: int) -> None: ...
+    def state(self, pid: int) -> State:
+        """Where the driver has the process. NOT_INITIALIZED (3): it does not use CUDA."""
+        ...
+
+    def lock(self, pid: int, timeout: float) -> None:
+        """From RUNNING to LOCKED once its work on the device is done; NOT_READY (600) if that takes longer than timeout."""
+        ...
+
+    def checkpoint(self, pid: int) -> None:
+        """From LOCKED to CHECKPOINTED: its GPU memory is copied to the host and freed."""
+        ...
+
+    def restore(self, pid: int) -> None:
+        """From CHECKPOINTED back to LOCKED, with its memory at the same addresses."""
+        ...
+
+    def unlock(self, pid: int) -> None:
+        """From LOCKED to RUNNING."""
+        ...
 
 
 def _state(value: int) -> State:
@@ -90,21 +104,26 @@ class Library:
             raise DriverError(f"cuCheckpointProcess{name}", code)
 
     def state(self, pid: int) -> State:
+        """Where the driver has the process. NOT_INITIALIZED (3): it does not use CUDA."""
         found = ctypes.c_int(-1)
         if code := self._functions["GetState"](pid, ctypes.byref(found)):
             raise DriverError("cuCheckpointProcessGetState", code)
         return _state(found.value)
 
     def lock(self, pid: int, timeout: float) -> None:
+        """From RUNNING to LOCKED once its work on the device is done; NOT_READY (600) if that takes longer than timeout."""
         self._call("Lock", pid, max(1, int(timeout * 1000)))  # 0 would wait for ever
 
     def checkpoint(self, pid: int) -> None:
+        """From LOCKED to CHECKPOINTED: its GPU memory is copied to the host and freed."""
         self._call("Checkpoint", pid)
 
     def restore(self, pid: int) -> None:
+        """From CHECKPOINTED back to LOCKED, with its memory at the same addresses."""
         self._call("Restore", pid)
 
     def unlock(self, pid: int) -> None:
+        """From LOCKED to RUNNING."""
         self._call("Unlock", pid)
 
 
@@ -138,20 +157,25 @@ class Command:
         return done.stdout.strip()
 
     def state(self, pid: int) -> State:
+        """Where the driver has the process. NOT_INITIALIZED (3): it does not use CUDA."""
         word = self._call("--get-state", "--pid", str(pid), timeout=30)
         return State[word.upper()] if word.upper() in State.__members__ else State.FAILED
 
     def lock(self, pid: int, timeout: float) -> None:
+        """From RUNNING to LOCKED once its work on the device is done; NOT_READY (600) if that takes longer than timeout."""
         limit = str(max(1, int(timeout * 1000)))
         self._call("--action", "lock", "--pid", str(pid), "--timeout", limit, timeout=timeout + 30)
 
     def checkpoint(self, pid: int) -> None:
+        """From LOCKED to CHECKPOINTED: its GPU memory is copied to the host and freed."""
         self._call("--action", "checkpoint", "--pid", str(pid))
 
     def restore(self, pid: int) -> None:
+        """From CHECKPOINTED back to LOCKED, with its memory at the same addresses."""
         self._call("--action", "restore", "--pid", str(pid))
 
     def unlock(self, pid: int) -> None:
+        """From LOCKED to RUNNING."""
         self._call("--action", "unlock", "--pid", str(pid))
 
 

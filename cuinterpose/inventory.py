@@ -12,6 +12,9 @@ from .frame import ProtocolError
 from .member import Allocation, Holdings, Import, holdings
 
 TICKET_LINK = "/memfd:cuinterpose-ticket"
+# Bytes. An H200's driver (580.159.04) that sees two devices refuses to export an allocation of this size or more once
+# its creator was restored (CUDA_ERROR_INVALID_VALUE); it exported 510 MiB. docs/checkpoint.md has the table.
+LARGE_SHARED = 512 << 20
 _ELSEWHERE = "its endpoint is not in this directory; name its CUINTERPOSE_DIR with --directory"
 # What each note of src/ledger.h is, as people say it, in the order of the report.
 NOTES = {
@@ -59,6 +62,7 @@ class Member:
 
     @property
     def asked(self) -> bool:
+        """Whether the process said what it holds."""
         return self.holdings is not None
 
 
@@ -78,7 +82,17 @@ class Group:
 
     @property
     def pids(self) -> list[int]:
+        """Of the members, in their order."""
         return [member.pid for member in self.members]
+
+    def importers(self, resource: bytes | None) -> list[int]:
+        """The members that have memory imported, by its identity, and have not lost it."""
+        return [
+            member.pid
+            for member in self.members
+            if resource and member.holdings
+            if any(item.resource == resource and not item.lost for item in member.holdings.imports)
+        ]
 
 
 def started(pid: int) -> int:
@@ -196,6 +210,14 @@ def collect(where: Path, pids: list[int] | None = None, timeout: float = 5.0) ->
     return Group(tuple(members), tuple(member for member in present if member.pid not in wanted))
 
 
+def large_shared(creator: Holdings, allocation: Allocation) -> bool:
+    """Whether the creator's driver would refuse to share an allocation again after a restore: LARGE_SHARED.
+
+    True also while it is not known how many devices that driver sees (devices 0).
+    """
+    return allocation.size >= LARGE_SHARED and creator.devices != 1
+
+
 def size_text(size: int) -> str:
     """Bytes as people say them."""
     for unit in ("B", "KiB", "MiB"):
@@ -246,6 +268,7 @@ def _member_json(member: Member, group: Group) -> dict[str, object]:
         "phase": held.phase.word if held else None,
         "captures": held.captures if held else None,
         "contexts": held.contexts if held else None,
+        "devices": held.devices if held else None,
         "allocations": [_allocation_json(item) for item in held.allocations] if held else [],
         "imports": [_import_json(item, group) for item in held.imports] if held else [],
         "reservations": [{"address": at, "size": size} for at, size in held.reservations] if held else [],
@@ -276,9 +299,9 @@ def _member_lines(member: Member, group: Group) -> list[str]:
             continue
         pids = sorted({importer.pid for importer in allocation.importers})
         by = "imported by " + ", ".join(map(str, pids)) if pids else "imported by nobody"
-        lines.append(
-            f"  shares  {allocation.resource.hex()}  {size_text(allocation.size)} on device {allocation.device}, {by}"
-        )
+        large = "; large: a restore would end the sharing" if large_shared(held, allocation) else ""
+        size = size_text(allocation.size)
+        lines.append(f"  shares  {allocation.resource.hex()}  {size} on device {allocation.device}, {by}{large}")
     for item in held.imports:
         creator = group.by_participant(item.participant)
         if item.foreign:

@@ -24,7 +24,12 @@ _serials = itertools.count(1)
 
 
 class Phase(IntEnum):
-    """Where a process stands; the names are the inventory's."""
+    """Where a process stands; the names are the inventory's. docs/checkpoint.md has the steps between them.
+
+    OPEN: the program runs. CLOSED: its gate holds calls back. LET_GO: imports are given up. HELD: it waits for the
+    next step without a time-out. LOCKED: only a coordinator brings the imports back. SERVING: tickets are answered
+    again. BACK: imports have come back. HEALING: its coordinator has gone, and it brings them back by itself.
+    """
 
     OPEN = 0
     CLOSED = 1
@@ -37,11 +42,17 @@ class Phase(IntEnum):
 
     @property
     def word(self) -> str:
+        """As an inventory has it: in lower case, with spaces."""
         return self.name.lower().replace("_", " ")
 
 
 class Stage(IntEnum):
-    """What of a step failed."""
+    """What of a step failed; words says it for people.
+
+    NONE: nothing. GATE: a call did not return. CAPTURE: a stream is being captured. SYNCHRONISE: waiting for the
+    device. UNMAP, RELEASE: giving an import up. ASK: the creator gave no descriptor. IMPORT, MAP, ACCESS: taking it
+    in again. ORDER: another phase, or another coordinator. KEEP: an import that could not come back.
+    """
 
     NONE = 0
     GATE = 1
@@ -58,6 +69,7 @@ class Stage(IntEnum):
 
     @property
     def words(self) -> str:
+        """For people, without a full stop."""
         return _STAGES[self]
 
 
@@ -156,13 +168,17 @@ class Import:
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a tracked process holds. notes: what a checkpoint cannot keep or judge, counted."""
+    """What a tracked process holds. notes: what a checkpoint cannot keep or judge, counted.
+
+    devices: how many the driver shows to it (cuDeviceGetCount), 0 if that is not known.
+    """
 
     pid: int
     participant: bytes
     phase: Phase
     captures: int
     contexts: int
+    devices: int
     allocations: tuple[Allocation, ...]
     imports: tuple[Import, ...]
     reservations: tuple[tuple[int, int], ...]
@@ -261,6 +277,7 @@ def parse(data: bytes, pid: int) -> Holdings:
         phases[document.text("phase")],
         document.number("captures"),
         document.number("contexts"),
+        document.number("devices"),
         tuple(
             Allocation(
                 item.number("size"),
@@ -363,6 +380,7 @@ class Conversation:
         self.close()
 
     def close(self) -> None:
+        """Hangs up. It may be called twice."""
         self._connection.close()
 
     def step(self, op: Op, limit: float = 10.0, patience: float = 30.0) -> Phase:

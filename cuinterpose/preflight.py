@@ -64,6 +64,7 @@ class Answer:
 
     @property
     def verdict(self) -> str:
+        """The status in words."""
         return ("ready", "refused", "cannot tell")[self.status]
 
     def as_json(self) -> dict[str, object]:
@@ -221,6 +222,29 @@ def _of_importers(group: Group, member: Member) -> list[Obstacle]:
     return obstacles
 
 
+def _of_large(group: Group, member: Member) -> list[Obstacle]:
+    """The importer would lose it after the point of no return: the driver does not export it again."""
+    held = member.holdings
+    assert held is not None
+    seen = f"sees {held.devices} devices" if held.devices else "may see several devices, which is not known,"
+    way = f"share pieces of less than {inventory.size_text(inventory.LARGE_SHARED)}, or release the import first"
+    obstacles = []
+    for allocation in held.allocations:
+        pids = group.importers(allocation.resource)
+        if not pids or not inventory.large_shared(held, allocation):
+            continue
+        assert allocation.resource is not None
+        name, size = allocation.resource.hex(), inventory.size_text(allocation.size)
+        who = f"process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))}"
+        what = f"its driver {seen} and would not share its {name} ({size}) again after a restore: {who} would lose it"
+        obstacles.append(Obstacle("large-shared", member.pid, what, way, certain=held.devices > 0))
+    return obstacles
+
+
+def _of_sharing(group: Group, member: Member) -> list[Obstacle]:
+    return _of_imports(group, member) + _of_importers(group, member) + _of_large(group, member)
+
+
 def _of_member(group: Group, member: Member) -> list[Obstacle]:
     held = member.holdings
     obstacles = []
@@ -247,7 +271,7 @@ def _of_member(group: Group, member: Member) -> list[Obstacle]:
             else:
                 way = "whether a process still holds it is not known"
                 obstacles.append(Obstacle(note.replace("_", "-"), member.pid, what, way, certain=False))
-    obstacles += _of_imports(group, member) + _of_importers(group, member)
+    obstacles += _of_sharing(group, member)
     if route := _route(member):
         obstacles.append(route)
     return obstacles
@@ -265,12 +289,7 @@ def _mps() -> bool:
 
 def shared(group: Group) -> list[Obstacle]:
     """What of the sharing alone stands in the way: asked again once the gates are closed, when it can no longer change."""
-    return [
-        obstacle
-        for member in group.members
-        if member.holdings
-        for obstacle in (*_of_imports(group, member), *_of_importers(group, member))
-    ]
+    return [obstacle for member in group.members if member.holdings for obstacle in _of_sharing(group, member)]
 
 
 def judge(

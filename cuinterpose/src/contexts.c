@@ -19,6 +19,7 @@ static struct context {
 } known[MOST];
 static atomic_uint count;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int device_count;
 
 #define DRIVER(name, params)                                                  \
 	static int(*find_##name(void)) params                                 \
@@ -155,8 +156,22 @@ unsigned int cui_contexts_count(void)
 	return there;
 }
 
+void cui_devices_note(void)
+{
+	int found = 0;
+
+	if (!cui_devices_count() && CALL(cuDeviceGetCount, &found) == 0)
+		atomic_store_explicit(&device_count, found, memory_order_relaxed);
+}
+
+int cui_devices_count(void)
+{
+	return atomic_load_explicit(&device_count, memory_order_relaxed);
+}
+
 void cui_contexts_reset(void)
 {
+	atomic_store(&device_count, 0);
 	atomic_store(&count, 0);
 	pthread_mutex_init(&mutex, NULL);
 }

@@ -16,6 +16,14 @@ void cui_context_adopt(void *context);
 int cui_contexts_synchronise(void);
 
 unsigned int cui_contexts_count(void);
+
+/*
+ * How many devices the driver shows to this process, 0 if it has not said so yet.  It is asked in a call of the
+ * program's, since ours must not ask a driver that is locked.
+ */
+void cui_devices_note(void);
+int cui_devices_count(void);
+
 void cui_contexts_reset(void); /* in a forked child */
 
 #endif

@@ -31,7 +31,7 @@
 #include "peer.h"
 #include "tracker.h"
 
-enum { PATIENCE_MS = 30000, LEAST_MS = 100, PAUSE_US = 2000, REFUSED_MS = 1000 };
+enum { PATIENCE_MS = 30000, LEAST_MS = 100, PAUSE_US = 2000 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
@@ -282,10 +282,7 @@ static struct cui_failure bring_back(struct cui_memory *memory, int64_t deadline
 		enum cui_status status;
 		int32_t cuda;
 
-		/* a driver that has just restored its process may refuse at first */
-		int64_t refused_until_ms = cui_now_ms() + REFUSED_MS;
-		while (((status = cui_share_ask(&memory->ticket, deadline_ms, &fd, &cuda)) == CUI_BUSY ||
-			(status == CUI_CUDA && cui_now_ms() < refused_until_ms)) &&
+		while ((status = cui_share_ask(&memory->ticket, deadline_ms, &fd, &cuda)) == CUI_BUSY &&
 		       cui_now_ms() < deadline_ms)
 			usleep(PAUSE_US);
 		if (status != CUI_OK)

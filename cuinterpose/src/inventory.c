@@ -110,8 +110,9 @@ static void put_process(FILE *out)
 	struct cui_range *reservation;
 	const char *separator = "";
 
-	fprintf(out, "{\"schema\":\"cuinterpose.process/1\",\"pid\":%d,\"phase\":\"%s\",\"captures\":%d,\"contexts\":%u",
-		getpid(), phase_names[cui_cycle_phase()], atomic_load(&cui_captures), cui_contexts_count());
+	fprintf(out, "{\"schema\":\"cuinterpose.process/1\",\"pid\":%d,\"phase\":\"%s\",\"captures\":%d,\"contexts\":%u,\"devices\":%d",
+		getpid(), phase_names[cui_cycle_phase()], atomic_load(&cui_captures), cui_contexts_count(),
+		cui_devices_count());
 	put_identity(out, "participant", cui_share_participant());
 	cui_ledger_lock();
 	fputs(",\"allocations\":[", out);

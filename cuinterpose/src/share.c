@@ -75,21 +75,18 @@ static void note_importer(const struct cui_identity *resource, pid_t pid)
 	cui_ledger_unlock();
 }
 
-/*
- * By the program's handle; if that is released, or the driver will not export it, by one
- * that a mapping lends us.
- */
 static CUresult export(struct cui_memory *memory, uint64_t handle, uint64_t mapped_at, int *fd)
 {
 	CUmemGenericAllocationHandle lent = 0;
-	CUresult result = CUDA_ERROR_INVALID_HANDLE;
+	CUresult result = CUDA_SUCCESS;
 
-	if (handle)
-		result = real_cuMemExportToShareableHandle(fd, handle, POSIX_FILE_DESCRIPTOR, 0);
-	if (result && mapped_at && real_cuMemRetainAllocationHandle(&lent, (void *)(uintptr_t)mapped_at) == 0) {
-		result = real_cuMemExportToShareableHandle(fd, lent, POSIX_FILE_DESCRIPTOR, 0);
+	/* the program released its handle: a mapping keeps the memory, and lends us one */
+	if (!handle)
+		result = real_cuMemRetainAllocationHandle(&lent, (void *)(uintptr_t)mapped_at);
+	if (!result)
+		result = real_cuMemExportToShareableHandle(fd, handle ? handle : lent, POSIX_FILE_DESCRIPTOR, 0);
+	if (lent)
 		real_cuMemRelease(lent);
-	}
 	cui_ledger_lock();
 	memory->users--;
 	cui_memory_settle(memory);
@@ -119,7 +116,7 @@ static enum cui_status lookup(void *unused, const struct cui_identity *resource,
 		context = memory->context;
 		if (memory->references)
 			handle = memory->handle;
-		if (memory->first)
+		else
 			mapped_at = memory->first->range.start;
 	}
 	cui_ledger_unlock();

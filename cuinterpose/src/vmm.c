@@ -72,6 +72,7 @@ static struct cui_memory *new_memory(void)
 	if (memory) {
 		memory->references = 1;
 		memory->context = cui_context_note();
+		cui_devices_note();
 	}
 	return memory;
 }

@@ -15,7 +15,7 @@ from cuinterpose import checkpoint, inventory, preflight
 from cuinterpose.checkpoint_driver import State
 from cuinterpose.member import Phase
 from tests import ROOT
-from tests.cuinterpose.checkpoint_world import LIMITS, Stage, Worker
+from tests.cuinterpose.checkpoint_world import GRANULE, LIMITS, Stage, Worker
 from tests.cuinterpose.shim_world import Toolchain
 
 
@@ -64,6 +64,7 @@ SCHEMAS = {
                         "pid",
                         "tracked",
                         "phase",
+                        "devices",
                         "allocations",
                         "imports",
                         "reservations",
@@ -189,6 +190,69 @@ def test_memory_that_an_importer_alone_keeps(scene: Stage) -> None:
     assert codes(judged(scene, creator, importer)) == {"creator-released"}
     assert scene.cycle().outcome == "refused"
     assert importer.do("read 0 0 2") == "90"
+
+
+MIB = (1 << 20) // GRANULE  # in granules
+
+
+def large_pair(scene: Stage, granules: int, devices: str) -> tuple[Worker, Worker]:
+    """Memory of which two granules are written, shared by two processes whose driver sees so many devices."""
+    creator, importer = scene.start(FAKE_DEVICES=devices), scene.start(FAKE_DEVICES=devices)
+    creator.do(f"create 0 {granules} 1")
+    creator.do(f"reserve 0 {granules}")
+    creator.do(f"map 0 0 0 {granules} 0")
+    creator.do(f"access 0 0 {granules} 3 0")
+    creator.do("write 0 0 2 90")
+    importer.take_in(creator, creator.number("export 0"), granules=granules)
+    return creator, importer
+
+
+@pytest.mark.parametrize(("granules", "devices"), [(512 * MIB - 1, "2"), (512 * MIB, "1"), (1024 * MIB, "1")])
+def test_memory_that_is_shared_again(scene: Stage, granules: int, devices: str) -> None:
+    """Below the size from which the driver refuses, or with one device, where it refused nothing."""
+    creator, importer = large_pair(scene, granules, devices)
+    assert "large" not in "".join(inventory.lines(inventory.collect(scene.where)))
+    assert judged(scene, creator, importer).status == 0
+    report = scene.cycle()
+    assert (report.outcome, report.lost) == ("done", []), report.lines(verbose=True)
+    creator.do("write 0 0 2 33")
+    assert importer.do("read 0 0 2") == "33"
+
+
+@pytest.mark.parametrize("granules", [512 * MIB, 1024 * MIB])
+def test_memory_that_is_too_large_to_be_shared_again(scene: Stage, granules: int) -> None:
+    """Refused before anything is touched; accepted, it is lost after the point of no return, and the report says so."""
+    creator, importer = large_pair(scene, granules, "2")
+    assert "large: a restore would end the sharing" in command(scene, "inventory", "--all")[1]
+    status, text, _ = command(scene, "preflight", "--all")
+    assert status == 1
+    assert f"process {creator.pid}: its driver sees 2 devices" in text
+    assert f"process {importer.pid} would lose it" in text
+    for name in ("checkpoint", "cycle"):
+        status, text, _ = command(scene, name, "--all", "--json")
+        said = json.loads(text)
+        assert (status, said["outcome"], said["steps"]) == (1, "refused", [])
+        assert [item["code"] for item in said["obstacles"]] == ["large-shared"]
+    assert scene.states() == [State.RUNNING] * 2
+    creator.do("write 0 0 2 33")
+    assert importer.do("read 0 0 2") == "33"
+    assert command(scene, "preflight", "--all", "--accept", "large-shared")[0] == 0
+    status, text, _ = command(scene, "cycle", "--all", "--accept", "large-shared", "--json")
+    said = json.loads(text)
+    assert (status, said["outcome"]) == (1, "lost")
+    assert any(f"process {importer.pid}" in line and "CUresult 1" in line for line in said["lost"])
+    assert creator.do("read 0 0 2") == "33"
+    # what it has lost stands in nobody's way any more
+    assert judged(scene, creator, importer).status == 0
+
+
+def test_large_memory_of_a_driver_that_does_not_count_its_devices(scene: Stage) -> None:
+    creator, importer = large_pair(scene, 512 * MIB, "0")
+    answer = judged(scene, creator, importer)
+    assert (answer.status, codes(answer)) == (2, {"large-shared"})
+    importer.do(f"unmap 0 0 {512 * MIB}")
+    importer.do("release 0")
+    assert judged(scene, creator, importer).status == 0
 
 
 def test_an_importer_that_cannot_be_asked(scene: Stage) -> None:

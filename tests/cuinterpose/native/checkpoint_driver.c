@@ -9,6 +9,7 @@
  *	with a legacy IPC mapping it is 1
  *	a creator's restore gives it new memory with the old contents: what still maps the old one is on its own
  *	an exported descriptor stays good across its creator's restore
+ *	with several devices ($FAKE_DEVICES, 2 if unset) what was restored is not exported again from 512 MiB on (1)
  *	each import has a new handle; a creator's handle stays
  *	an imported handle cannot be exported (1); a part of an allocation cannot be mapped (801), nor a part of a
  *	mapping unmapped or given access (1)
@@ -81,8 +82,8 @@ struct memory {
 	u64 handle, size;
 	struct properties properties;
 	unsigned int references, maps;
-	bool imported, ipc, multicast;
-	char *saved;
+	bool imported, ipc, multicast, restored;
+	int saved; /* a descriptor, while it is checkpointed */
 };
 struct mapping {
 	struct mapping *next;
@@ -198,7 +199,8 @@ static void settle(struct memory *memory)
 	*link = memory->next;
 	if (memory->fd >= 0)
 		close(memory->fd);
-	free(memory->saved);
+	if (memory->saved >= 0)
+		close(memory->saved);
 	free(memory);
 }
 
@@ -283,6 +285,27 @@ static int lock_process(int timeout_ms)
 	return 0;
 }
 
+/* Large memory is mostly holes. */
+static bool copied(int from, int to, u64 size)
+{
+	static char part[GRANULARITY];
+	off_t at = 0, end;
+
+	if (ftruncate(to, size))
+		return false;
+	while ((at = lseek(from, at, SEEK_DATA)) >= 0 && (u64)at < size) {
+		end = lseek(from, at, SEEK_HOLE);
+		while (at < end) {
+			ssize_t got = pread(from, part, end - at < GRANULARITY ? end - at : GRANULARITY, at);
+
+			if (got <= 0 || pwrite(to, part, got, at) != got)
+				return false;
+			at += got;
+		}
+	}
+	return true;
+}
+
 static int checkpoint_process(void)
 {
 	broken = broken_ipc = false;
@@ -296,8 +319,8 @@ static int checkpoint_process(void)
 		}
 		if (memory->multicast)
 			continue;
-		memory->saved = malloc(memory->size);
-		if (pread(memory->fd, memory->saved, memory->size, 0) != (ssize_t)memory->size)
+		memory->saved = memfd_create("saved", MFD_CLOEXEC);
+		if (memory->saved < 0 || !copied(memory->fd, memory->saved, memory->size))
 			return UNKNOWN;
 		close(memory->fd);
 		memory->fd = -1;
@@ -323,11 +346,11 @@ static int restore_process(void)
 			continue;
 		path_of(path, sizeof(path), "memory", memory->name);
 		memory->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-		if (memory->fd < 0 || ftruncate(memory->fd, memory->size) ||
-		    pwrite(memory->fd, memory->saved, memory->size, 0) != (ssize_t)memory->size)
+		if (memory->fd < 0 || !copied(memory->saved, memory->fd, memory->size))
 			return UNKNOWN;
-		free(memory->saved);
-		memory->saved = NULL;
+		close(memory->saved);
+		memory->saved = -1;
+		memory->restored = true;
 	}
 	for (struct mapping *mapping = mappings; mapping; mapping = mapping->next)
 		if (show(mapping))
@@ -487,8 +510,9 @@ int cuCheckpointProcessGetRestoreThreadId(int pid, int *thread) { *thread = pid;
 #endif
 
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
-int cuDeviceGetCount(int *count) { *count = DEVICES; return 0; }
-int cuDeviceGet(int *found, int ordinal) { *found = ordinal; return ordinal < 0 || ordinal >= DEVICES; }
+static int devices(void) { return getenv("FAKE_DEVICES") ? atoi(getenv("FAKE_DEVICES")) : DEVICES; }
+int cuDeviceGetCount(int *count) { *count = devices(); return 0; }
+int cuDeviceGet(int *found, int ordinal) { *found = ordinal; return ordinal < 0 || ordinal >= devices(); }
 
 int cuCtxGetCurrent(void **context) { *context = current; return 0; }
 int cuCtxSetCurrent(void *context) { current = context; return 0; }
@@ -588,7 +612,7 @@ static struct memory *new_memory(u64 size)
 	memory->handle = last_handle += 0x10;
 	memory->size = size;
 	memory->references = 1;
-	memory->fd = -1;
+	memory->fd = memory->saved = -1;
 	memory->next = memories;
 	memories = memory;
 	return memory;
@@ -802,6 +826,8 @@ int cuMemExportToShareableHandle(int *fd, u64 handle, int type, u64 flags)
 	char path[512];
 
 	if (!memory || memory->imported || flags || !(type & memory->properties.handle_types))
+		return leave(INVALID_VALUE);
+	if (memory->restored && devices() > 1 && memory->size >= 512ULL << 20)
 		return leave(INVALID_VALUE);
 	if (type != 1) {
 		memset(fd, 7, 64);
