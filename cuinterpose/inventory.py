@@ -15,6 +15,7 @@ TICKET_LINK = "/memfd:cuinterpose-ticket"
 # Bytes. An H200's driver (580.159.04) that sees two devices refuses to export an allocation of this size or more once
 # its creator was restored (CUDA_ERROR_INVALID_VALUE); it exported 510 MiB. docs/checkpoint.md has the table.
 LARGE_SHARED = 512 << 20
+GPUS = Path("/proc/driver/nvidia/gpus")  # a directory for each that the kernel's driver has
 _ELSEWHERE = "its endpoint is not in this directory; name its CUINTERPOSE_DIR with --directory"
 # What each note of src/ledger.h is, as people say it, in the order of the report.
 NOTES = {
@@ -210,12 +211,21 @@ def collect(where: Path, pids: list[int] | None = None, timeout: float = 5.0) ->
     return Group(tuple(members), tuple(member for member in present if member.pid not in wanted))
 
 
-def large_shared(creator: Holdings, allocation: Allocation) -> bool:
+def _gpus() -> int:
+    try:
+        return len(os.listdir(GPUS))
+    except OSError:
+        return 0
+
+
+def large_shared(creator: Holdings, allocation: Allocation) -> bool | None:
     """Whether the creator's driver would refuse to share an allocation again after a restore: LARGE_SHARED.
 
-    True also while it is not known how many devices that driver sees (devices 0).
+    None: not known. Its devices were not counted, or it sees one of several, which was not measured.
     """
-    return allocation.size >= LARGE_SHARED and creator.devices != 1
+    if allocation.size < LARGE_SHARED or (creator.devices == 1 and _gpus() <= 1):
+        return False
+    return True if creator.devices > 1 else None
 
 
 def size_text(size: int) -> str:
@@ -299,9 +309,9 @@ def _member_lines(member: Member, group: Group) -> list[str]:
             continue
         pids = sorted({importer.pid for importer in allocation.importers})
         by = "imported by " + ", ".join(map(str, pids)) if pids else "imported by nobody"
-        large = "; large: a restore would end the sharing" if large_shared(held, allocation) else ""
-        size = size_text(allocation.size)
-        lines.append(f"  shares  {allocation.resource.hex()}  {size} on device {allocation.device}, {by}{large}")
+        ends = {True: "; a restore would end the sharing", None: "; a restore may end the sharing", False: ""}
+        place = f"{size_text(allocation.size)} on device {allocation.device}"
+        lines.append(f"  shares  {allocation.resource.hex()}  {place}, {by}{ends[large_shared(held, allocation)]}")
     for item in held.imports:
         creator = group.by_participant(item.participant)
         if item.foreign:

@@ -226,18 +226,23 @@ def _of_large(group: Group, member: Member) -> list[Obstacle]:
     """The importer would lose it after the point of no return: the driver does not export it again."""
     held = member.holdings
     assert held is not None
-    seen = f"sees {held.devices} devices" if held.devices else "may see several devices, which is not known,"
     way = f"share pieces of less than {inventory.size_text(inventory.LARGE_SHARED)}, or release the import first"
     obstacles = []
     for allocation in held.allocations:
         pids = group.importers(allocation.resource)
-        if not pids or not inventory.large_shared(held, allocation):
+        ends = inventory.large_shared(held, allocation)
+        if not pids or ends is False:
             continue
         assert allocation.resource is not None
         name, size = allocation.resource.hex(), inventory.size_text(allocation.size)
         who = f"process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))}"
-        what = f"its driver {seen} and would not share its {name} ({size}) again after a restore: {who} would lose it"
-        obstacles.append(Obstacle("large-shared", member.pid, what, way, certain=held.devices > 0))
+        if ends:
+            what = f"its driver sees {held.devices} devices and would not share {name} ({size}) again after a restore"
+            what += f": {who} would lose it"
+        else:
+            seen = "sees one device of several" if held.devices else "has not said how many devices it sees"
+            what = f"its driver {seen}: whether {who} would get {name} ({size}) back after a restore is not known"
+        obstacles.append(Obstacle("large-shared", member.pid, what, way, certain=bool(ends)))
     return obstacles
 
 

@@ -208,10 +208,14 @@ def large_pair(scene: Stage, granules: int, devices: str) -> tuple[Worker, Worke
 
 
 @pytest.mark.parametrize(("granules", "devices"), [(512 * MIB - 1, "2"), (512 * MIB, "1"), (1024 * MIB, "1")])
-def test_memory_that_is_shared_again(scene: Stage, granules: int, devices: str) -> None:
+def test_memory_that_is_shared_again(
+    scene: Stage, granules: int, devices: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Below the size from which the driver refuses, or with one device, where it refused nothing."""
+    monkeypatch.setattr(inventory, "GPUS", tmp_path)
+    (tmp_path / "0000:01:00.0").mkdir()
     creator, importer = large_pair(scene, granules, devices)
-    assert "large" not in "".join(inventory.lines(inventory.collect(scene.where)))
+    assert "end the sharing" not in "".join(inventory.lines(inventory.collect(scene.where)))
     assert judged(scene, creator, importer).status == 0
     report = scene.cycle()
     assert (report.outcome, report.lost) == ("done", []), report.lines(verbose=True)
@@ -223,7 +227,7 @@ def test_memory_that_is_shared_again(scene: Stage, granules: int, devices: str) 
 def test_memory_that_is_too_large_to_be_shared_again(scene: Stage, granules: int) -> None:
     """Refused before anything is touched; accepted, it is lost after the point of no return, and the report says so."""
     creator, importer = large_pair(scene, granules, "2")
-    assert "large: a restore would end the sharing" in command(scene, "inventory", "--all")[1]
+    assert "; a restore would end the sharing" in command(scene, "inventory", "--all")[1]
     status, text, _ = command(scene, "preflight", "--all")
     assert status == 1
     assert f"process {creator.pid}: its driver sees 2 devices" in text
@@ -246,8 +250,16 @@ def test_memory_that_is_too_large_to_be_shared_again(scene: Stage, granules: int
     assert judged(scene, creator, importer).status == 0
 
 
-def test_large_memory_of_a_driver_that_does_not_count_its_devices(scene: Stage) -> None:
-    creator, importer = large_pair(scene, 512 * MIB, "0")
+@pytest.mark.parametrize("devices", ["0", "1"])
+def test_large_memory_where_it_is_not_known(
+    scene: Stage, devices: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The devices were not counted, or the driver sees one of the host's two."""
+    monkeypatch.setattr(inventory, "GPUS", tmp_path)
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    creator, importer = large_pair(scene, 512 * MIB, devices)
+    assert "; a restore may end the sharing" in "".join(inventory.lines(inventory.collect(scene.where)))
     answer = judged(scene, creator, importer)
     assert (answer.status, codes(answer)) == (2, {"large-shared"})
     importer.do(f"unmap 0 0 {512 * MIB}")
