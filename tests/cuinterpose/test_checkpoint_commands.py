@@ -227,6 +227,7 @@ def test_memory_that_is_shared_again(
 def test_memory_that_is_too_large_to_be_shared_again(scene: Stage, granules: int) -> None:
     """Refused before anything is touched; accepted, it is lost after the point of no return, and the report says so."""
     creator, importer = large_pair(scene, granules, "2")
+    shared = creator.number("export 0")
     assert "; a restore would end the sharing" in command(scene, "inventory", "--all")[1]
     status, text, _ = command(scene, "preflight", "--all")
     assert status == 1
@@ -246,6 +247,8 @@ def test_memory_that_is_too_large_to_be_shared_again(scene: Stage, granules: int
     assert (status, said["outcome"]) == (1, "lost")
     assert any(f"process {importer.pid}" in line and "CUresult 1" in line for line in said["lost"])
     assert creator.do("read 0 0 2") == "33"
+    own = importer.number(f"take {creator.pid} {shared}")
+    assert (creator.fails("export 0"), importer.fails(f"import 1 {own}")) == (1, 1)
     # what it has lost stands in nobody's way any more
     assert judged(scene, creator, importer).status == 0
 
