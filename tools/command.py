@@ -15,8 +15,8 @@ import re
 import sys
 import textwrap
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.tools import output
@@ -41,8 +41,7 @@ UNKNOWN = 2
 VERSION = ("--version", "show the package's version, the gVisor revision it follows and the newest recorded release")
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """One argument as argparse takes it: ``names`` are its flags, or the name of a positional one."""
 
     names: tuple[str, ...]
@@ -53,23 +52,20 @@ class Argument:
         return not self.names[0].startswith("-")
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(NamedTuple):
     """Arguments that exclude each other."""
 
     arguments: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(NamedTuple):
     """A command line, and what it is for where that is not plain."""
 
     line: str
     what: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """A subcommand. ``description`` is paragraphs separated by a blank line; it is re-flowed to the terminal's width.
 
     ``exits`` maps each exit status to its meaning. ``schemas`` are those of its JSON documents. ``notes`` are further sections
@@ -84,7 +80,7 @@ class Command:
     exits: Mapping[int, str]
     arguments: tuple[Argument | OneOf, ...] = ()
     schemas: tuple[str, ...] = ()
-    notes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     module: str = ""
     failure: int = UNKNOWN
 
@@ -94,8 +90,7 @@ class Command:
             yield from item.arguments if isinstance(item, OneOf) else (item,)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """A command with subcommands, whose modules are those of ``nvproxy_model.tools.<package>``."""
 
     name: str
@@ -105,7 +100,8 @@ class Program:
     examples: tuple[Example, ...]
     exits: Mapping[int, str]
 
-    def __getitem__(self, name: str) -> Command:
+    def command(self, name: str) -> Command:
+        """The subcommand of that name."""
         return next(command for command in self.commands if command.name == name)
 
     def main(self, argv: Sequence[str] | None = None) -> int:
@@ -153,7 +149,7 @@ class Program:
         if args.command is None:
             parser.print_help()
             return UNKNOWN
-        module = self[args.command].module or args.command
+        module = self.command(args.command).module or args.command
         try:
             status: int = importlib.import_module(f"nvproxy_model.tools.{self.package}.{module}").run(args)
         except BrokenPipeError:

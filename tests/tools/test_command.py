@@ -154,7 +154,7 @@ def test_documents_name_their_schema_and_what_made_them(
     program.main([*DOCUMENTS[name], "--json"])
     out = capfd.readouterr().out
     document: Any = json.loads(out.partition("\n")[0] if subcommand == "decode" else out)
-    assert document["schema"] in program[subcommand].schemas
+    assert document["schema"] in program.command(subcommand).schemas
     made = document["produced_by"]
     assert set(made) == {"nvproxy_model", "gvisor_commit", "gvisor_change", "newest_release"}
     assert made["nvproxy_model"] == __version__
