@@ -86,10 +86,10 @@ class Diagnosis:
         if not self.drivers and not self.runtimes:
             if unread:
                 return "unclear", f"cannot tell: {unread}; CUDA and the shim may be among them", ""
-            with_shim = "the shim is loaded, and " if self.shim else ""
+            with_shim = "the shim is loaded, but " if self.shim else ""
             return (
                 "unclear",
-                f"cannot tell: {with_shim}CUDA is not, neither {surface.DRIVER_SONAME} nor a runtime (libcudart.so)",
+                f"cannot tell: {with_shim}CUDA is not loaded: neither {surface.DRIVER_SONAME} nor a runtime (libcudart.so)",
                 "ask again once the process has made its first CUDA call",
             )
         if not self.shim and unread and not bypasses:

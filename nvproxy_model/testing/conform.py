@@ -178,7 +178,7 @@ def load(path: Path) -> dict[str, Any]:
         raw = _decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         content = json.loads(raw)
     except (lzma.LZMAError, ValueError, RecursionError) as error:
-        raise VectorsError(f"{path}: not a vectors file: {type(error).__name__}: {error}") from None
+        raise VectorsError(f"{path}: not a vectors file: {error}") from None
     try:
         memory = _of(dict, _of(dict, _of(dict, content, "")["header"], "header")["guest_memory"], "guest_memory")
         first, last = (
@@ -191,7 +191,8 @@ def load(path: Path) -> dict[str, Any]:
         if not 0 <= first <= base < last or last - first > 1 << 30:
             raise ValueError(f"mapped {first:#x} to {last:#x}, base {base:#x}")
     except (ValueError, KeyError, TypeError) as error:
-        raise VectorsError(f"{path}: not a vectors file: {type(error).__name__}: {error}") from None
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise VectorsError(f"{path}: not a vectors file: {what}") from None
     for index, vector in enumerate(vectors):
         try:
             _check(_of(dict, vector, "vector"))

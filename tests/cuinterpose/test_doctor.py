@@ -124,14 +124,14 @@ def test_nothing_of_cuda(command: Command) -> None:
         text = command("doctor", str(pid)).stdout
     assert (status, found["verdict"]) == (2, "unclear")
     first, advice = text.splitlines()[:2]
-    assert first == f"process {pid}: cannot tell: the shim is loaded, and CUDA is not, {NO_CUDA}"
+    assert first == f"process {pid}: cannot tell: the shim is loaded, but CUDA is not loaded: {NO_CUDA}"
     assert "first CUDA call" in advice
     # bound at once: its dlsym is libc's own, as everywhere without the shim, and that is not an answer
     for binding in ({}, {"LD_BIND_NOW": "1"}):
         with target(command, shim=False, **binding) as pid:
             done = command("doctor", str(pid))
         assert done.returncode == 2
-        assert done.stdout.splitlines()[0] == f"process {pid}: cannot tell: CUDA is not, {NO_CUDA}"
+        assert done.stdout.splitlines()[0] == f"process {pid}: cannot tell: CUDA is not loaded: {NO_CUDA}"
         assert ("bypass    dlsym of " in done.stdout) == bool(binding)
 
 

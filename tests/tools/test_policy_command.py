@@ -73,6 +73,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
         ("0x30000001", [Call("uvm", 0x30000001)]),
         ("0x41", [Call("frontend", 0x41), Call("uvm", 0x41), Call("alloc", 0x41)]),
         ("0xc639", [Call("alloc", 0xC639)]),
+        ("fe 0x39", [Call("frontend", 0x39)]),
+        ("uvm 0x41", [Call("uvm", 0x41)]),
+        ("UVM command 0x41", [Call("uvm", 0x41)]),
+        ("class 0x41", [Call("alloc", 0x41)]),
+        ("control 0x3d05 NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD  x1, host 0", [Call("control", 0x3D05)]),
         ("0xd3", [Call("frontend", 0xD3)]),
         ("0x2080852f", [Call("control", 0x2080852F)]),
         ("NV2080_CTRL_CMD_GR_GET_CTXSW_MODES", [Call("control", 0x20801235)]),
@@ -91,7 +96,11 @@ def test_a_kind_picks_one_reading() -> None:
     ("argv", "status", "needles"),
     [
         (["NV_EVENT_BUFFER"], 1, ["profiling", "status 0x22", "rmAllocEventBuffer", "event_buffer.c"]),
-        (["NV_EVENT_BUFFER", "--caps", "compute,profiling"], 0, ["admitted, subject to its fields", "notificationHandle"]),
+        (
+            ["NV_EVENT_BUFFER", "--caps", "compute,profiling"],
+            0,
+            ["admitted, subject to its fields", "notificationHandle"],
+        ),
         (["NV_EVENT_BUFFER", "--caps", "profiling"], 1, ["compute or utility", "EINVAL"]),
         (["0x20800301"], 0, ["admitted", "rmControlSimple"]),
         (["0x2080123d", "--driver", "570.195.03"], 1, ["other releases", "from 580.65.06", "profiling"]),
@@ -139,7 +148,11 @@ NOT_CALLS = [
     ("_IOC(_IOC_READ|_IOC_WRITE, 0x6d, 0, 0x10)", "foreign", "NVKMS"),
     ("_IOWR('d', 0, 24)", "foreign", "/dev/dri"),
     ("_IOWR('G', 1, 16)", "foreign", "/dev/dxg"),
+    ("DRM_IOCTL_VERSION", "foreign", "/dev/dri"),
+    ("ioctl(3, DRM_IOCTL_VERSION, 0x7ffd) = 0", "foreign", "/dev/dri"),
+    ("EINVAL", "errno", "a failed ioctl"),
     ("0x1ffffffff", "number", "33 bits"),
+    ("control 0x1ffffffff", "number", "33 bits"),
     ("-1", "number", "negative"),
 ]
 
@@ -181,9 +194,19 @@ def test_the_answer_comes_first(run: Any, text: str, status: int, lines: list[st
 
 LINES = [
     ("ioctl(3, _IOC(_IOC_READ|_IOC_WRITE, 0x46, 0x2a, 0x20), 0x7ffe12345678) = 0", "frontend", 0x2A, ""),
-    ("[pid 12] ioctl(9</dev/nvidia-uvm<char 507:0>>, _IOC(_IOC_NONE, 0, 0x30, 0x3000), 0x7ff) = 0", "uvm", 0x30000030, ""),
+    (
+        "[pid 12] ioctl(9</dev/nvidia-uvm<char 507:0>>, _IOC(_IOC_NONE, 0, 0x30, 0x3000), 0x7ff) = 0",
+        "uvm",
+        0x30000030,
+        "",
+    ),
     ("nvproxy: unknown control command 0x2080852f (paramsSize=8)", "control", 0x2080852F, "nvproxy refused it"),
-    ("handler is undefined for control command 0x20801231 (paramsSize=20)", "control", 0x20801231, "nvproxy refused it"),
+    (
+        "handler is undefined for control command 0x20801231 (paramsSize=20)",
+        "control",
+        0x20801231,
+        "nvproxy refused it",
+    ),
     (
         "W1130 10:00:00.000000       1 frontend.go:500] [   1:   1] nvproxy: missing capability for allocation class 0x000090cd",
         "alloc",
@@ -249,7 +272,9 @@ def test_the_hosts_driver(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(versions, "PROC", proc)
     monkeypatch.setattr(versions.host, "__defaults__", (proc,))
     _one_line(run("explain", "0x41", "--driver", "host"), "no NVIDIA driver loaded")
-    proc.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.20  Release Build\nGCC version: 12.2.0\n")
+    proc.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.20  Release Build\nGCC version: 12.2.0\n"
+    )
     assert run("explain", "0x41", "--driver", "host", "--json").json["driver"] == "580.126.20"
     assert run("table", "host", "--json").json["version"] == "580.126.20"
 

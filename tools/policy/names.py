@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,22 @@ _FOREIGN: Final = {
     "DRM": "/dev/dri (the kernel's DRM)",
     "WSL": "/dev/dxg (Windows' driver under WSL)",
 }
+_DRM: Final = re.compile(r"\bDRM_IOCTL_\w{1,80}")
+"""strace knows the kernel's own DRM requests by name."""
+_PRINTED: Final = re.compile(
+    r"(?P<word>fe|frontend|escape|uvm|control|alloc|class)(?: command)? +(?P<number>0x[0-9a-f]+|\d+)(?:\s.*)?",
+    re.IGNORECASE,
+)
+"""A call as these commands and nvproxy-trace print it: ``control 0x3d05 NV0000_CTRL_...``, ``UVM command 0x37``."""
+_WORDS: Final[Mapping[str, Table]] = {
+    "fe": "frontend",
+    "frontend": "frontend",
+    "escape": "frontend",
+    "uvm": "uvm",
+    "control": "control",
+    "alloc": "alloc",
+    "class": "alloc",
+}
 _INTEGER: Final = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|\d+)")
 
 
@@ -67,12 +84,16 @@ def asked(text: str, kind: Table | None, version: DriverVersion) -> Asked:
         return _numbered(number, kind)
     if _INTEGER.fullmatch(text):
         bits = abs(int(text, 16 if "x" in text.lower() else 10)).bit_length()
-        why = "is negative" if text.startswith("-") else f"has {bits} bits, and no number of a call has more than 32"
+        if text.startswith("-"):
+            return Asked(kind="number", what="is negative")
+        why = f"has {bits} bits, and no number of a call has more than 32"
         return Asked(kind="number", what=f"{why}: look at its low half, or at the field that it came from")
     found = _named(text)
     if not found.calls and not found.what:
         found = _pasted(text)
     if not found.calls and not found.what:
+        if (printed := _PRINTED.fullmatch(text)) is not None:
+            return asked(printed["number"], kind or _WORDS[printed["word"].lower()], version)
         fail(f"{text!r}: neither a number nor a known symbol{_suggestions(text)}")
     if kind is not None and found.calls:
         of_kind = tuple(call for call in found.calls if call.table == kind)
@@ -124,6 +145,8 @@ def _named(text: str) -> Asked:
         found = [Call(rule.table, rule.number) for rule in rows if rule.name.casefold() == text.casefold()]
     if found:
         return Asked(tuple(dict.fromkeys(found)))
+    if text in errno.errorcode.values():
+        return Asked(name=text, number=getattr(errno, text), kind="errno", what="an errno, which a failed ioctl sets")
     symbol = names.symbol(text)
     if symbol is None:
         users = names.users_of(text)
@@ -149,6 +172,9 @@ def _pasted(text: str) -> Asked:
     from nvproxy_model.trace.logs.kinds import KINDS
     from nvproxy_model.trace.logs.prefixes import LINE_LIMIT, texts
 
+    if (drm := _DRM.search(text)) is not None:
+        what = f"a request to {_FOREIGN['DRM']}, a device that nvproxy does not have"
+        return Asked(name=drm[0], kind="foreign", what=what)
     if not re.search(r"[\s(]", text):
         return Asked()
     # nvproxy's own words may have been pasted without the prefix that marks them as its own.

@@ -109,7 +109,7 @@ def _lines(found: list[_Span], living: int, skipped: int, whole: bool) -> Iterat
     from nvproxy_model.drivers.render.text import columns
 
     if found:
-        yield f"no: {len(found)} objects could not be brought back by a checkpoint; {living} of them live when the trace ends"
+        yield f"no: a checkpoint could not bring back {len(found)} of the program's objects; {living} live when the trace ends"
         yield "  to do      nvproxy refuses to save while one lives: checkpoint before the first, or after the last is freed"
     elif whole:
         yield "yes: a checkpoint could bring back every object, at any time"

@@ -95,7 +95,7 @@ def answer(check: Check, verdict: Verdict) -> str:
     counts = {group: count["distinct"] for group, count in check.counts().items()}
     missing = sum(counts[group] for group in MISSING)
     harmless = counts["harmless"]
-    calls = sum(count["calls"] for count in check.counts().values())
+    calls = sum(count["calls"] for group, count in check.counts().items() if group not in ("foreign", "cannot-tell"))
     where = f"{check.policy.version} with {check.policy.caps or 'no capability'}"
     if verdict.word == "admitted":
         if harmless:
@@ -136,7 +136,7 @@ def _advice(check: Check, verdict: Verdict) -> Iterator[str]:
 def _line(row: Row, indent: str = "  ") -> str:
     what = {
         "open": f"open {printable(row.device or '')}",
-        "other": f"{row.name} {row.number:#x}" + (f" on {printable(row.device)}" if row.device else ""),
+        "other": f"{row.name or 'request'} {row.number:#x}" + (f" on {printable(row.device)}" if row.device else ""),
     }.get(row.kind, f"{row.kind} {row.number:#x} {row.name or '?'}")
 
     def answers(found: dict[str, int]) -> str:

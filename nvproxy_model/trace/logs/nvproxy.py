@@ -15,13 +15,15 @@ from nvproxy_model.abi import escapes
 from nvproxy_model.trace.devices import kind_on
 from nvproxy_model.trace.lines import Problems
 from nvproxy_model.trace.logs import runsc
-from nvproxy_model.trace.logs.prefixes import Clock, Line
+from nvproxy_model.trace.logs.prefixes import Clock, Line, strip
 
 __all__ = ["is_line", "records"]
 
 Fields = dict[str, Any]
 
 _MARK: Final = "nvproxy: "
+_HEADER: Final = re.compile(r"(?=[IWEFD]\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,10} )")
+"""Where a message of runsc's begins: what its text log, klog's, has before each."""
 _TASK: Final = re.compile(r"\[\s*(\d{1,9}):\s*(\d{1,9})\]")
 _TASKS: Final = 4096
 """Tasks whose last call is remembered. Each holds less than 10 KiB."""
@@ -106,9 +108,21 @@ class _Log:
         self.when = 0
 
     def line(self, line: Line) -> Iterator[Fields]:
+        """The calls that a line begins, ends or refuses. Two threads may have written theirs without a newline between."""
+        if line.text.count(_MARK) < 2:
+            yield from self.message(line)
+            return
+        *earlier, last = _HEADER.split(line.text)
+        for text in filter(None, earlier):
+            yield from self.message(Line(line.number, text, *strip(text), True))
+        yield from self.message(Line(line.number, last, *strip(last), line.whole))
+
+    def message(self, line: Line) -> Iterator[Fields]:
         text = line.text
         if _MARK not in text and "/dev/" not in text:
             return
+        if text.count(_MARK) > 1:
+            self.problems.add(line.number, "two messages of nvproxy in one line: only the first was read")
         try:
             self.when = self.clock.at(line.time)
             before = text[: text.find(_MARK)] if _MARK in text else text[:512]

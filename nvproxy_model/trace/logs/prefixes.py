@@ -197,7 +197,7 @@ def _envelope(text: str) -> tuple[list[str], bool] | None:
         return None
     # Docker's json-file driver cuts a line at 16 KiB: only the last piece ends in a newline.
     whole = not (isinstance(value, dict) and "stream" in value and not str(value.get("log", "\n")).endswith("\n"))
-    lines = [line for found in _strings(value) for line in found.split("\n") if line]
+    lines = [line for found in _strings(value) for line in re.split(r"[\r\n]", found) if line]
     return lines[:_INNER], whole
 
 
@@ -370,7 +370,11 @@ def texts(lines: Iterable[tuple[int, bytes, bool]]) -> Iterator[Line]:
 
     def unwrapped() -> Iterator[tuple[int, str, bool]]:
         for number, line, ended in lines:
-            yield from _unwrapped(number, line.decode("utf-8", "replace"), ended, join)
+            # A return ends a line as well: of a terminal, of a progress bar that a message followed, of old files.
+            *earlier, last = line.decode("utf-8", "replace").rstrip("\r").split("\r")
+            for text in filter(None, earlier):
+                yield from _unwrapped(number, text, True, join)
+            yield from _unwrapped(number, last, ended, join)
         if (rest := join.rest()) is not None:
             yield *rest, False
 

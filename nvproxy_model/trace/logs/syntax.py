@@ -53,6 +53,8 @@ _RESULT: Final = re.compile(
     r"\s*=\s+(?P<ret>\?|0x[0-9a-fA-F]{1,40}|-?\d{1,40})(?P<path><(?:->|[^<>]|<[^<>]{0,4096}>){0,8192}>)?"
 )
 _ERRNO: Final = re.compile(r"\s(?:(?P<name>E[A-Z0-9]{1,20})\b|\(errno (?P<number>\d{1,4})\))")
+_GLUED: Final = re.compile(r"\b(?:ioctl|open|openat|close)\(")
+"""Two threads or programs wrote into one file: a call behind a result."""
 _DURATION: Final = re.compile(r"<(\d{1,9}(?:\.\d{1,9})?)>\s*$")
 _SUMMARY: Final = re.compile(r"% time\s+seconds\s+usecs/call\s+calls")
 
@@ -218,6 +220,8 @@ def answer_of(after: str, line: Line) -> Answer:
     if match is None:
         raise Unreadable("a call without its result")
     rest = after[match.end() :]
+    if _GLUED.search(rest):
+        raise Unreadable("a second call in the same line: neither was read")
     # Of a number that may have been cut, only 0 is sure: no other one begins with it.
     if not rest.strip() and not line.whole and match["ret"] not in ("0", "?"):
         raise Unreadable("a result that may have been cut")

@@ -562,6 +562,47 @@ def test_a_refusal_belongs_to_the_call_that_is_under_way(write: Write) -> None:
     assert [line for line, _ in source.problems.kept] == [4, 5]
 
 
+REFUSAL = "W0915 10:11:12.032957     221 frontend.go:1240] [   2:   2] nvproxy: missing capability for allocation class 0x000090cd"
+OTHER = (
+    "D0915 10:11:12.032910     221 frontend.go:154] [   2:   3] nvproxy: frontend ioctl: nr = 42 = 0x2a, argSize = 32"
+)
+
+
+@pytest.mark.parametrize("between", ["\r", "", " ", "\r\r", " 50%|####    |\r"])
+@pytest.mark.parametrize(("first", "second"), [(REFUSAL, OTHER), (OTHER, REFUSAL)])
+def test_messages_without_a_newline_between(first: str, second: str, between: str, write: Write) -> None:
+    """Two threads wrote theirs at once, or a terminal's returns are all that ends the lines."""
+    records, source = read(write(first + between + second + "\n"))
+    assert {record["key"] for record in records} == {"0x90cd", "0x2a"}
+    assert [record["refused"] for record in records if "refused" in record] == ["missing capability"]
+    assert not source.problems.count
+
+
+def test_two_messages_that_cannot_be_parted_are_reported(write: Write) -> None:
+    _, source = read(
+        write("nvproxy: control command 0x201 nvproxy: missing capability for allocation class 0x000090cd\n")
+    )
+    assert [text for _, text in source.problems.kept] == [
+        "two messages of nvproxy in one line: only the first was read"
+    ]
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\r\r\n"])
+def test_returns_end_lines_of_strace(end: str, write: Write) -> None:
+    calls = [OPENED.strip(), "ioctl(3, 0xc020462a, 0x1) = 0", "ioctl(3, 0xc030462b, 0x1) = 0"]
+    records, source = read(write("".join(call + end for call in calls)))
+    assert [record.get("key") for record in records] == [None, "0x2a", "0x2b"]
+    assert not source.problems.count
+
+
+@pytest.mark.parametrize(
+    "result", ["0", "0 ", "-1 EINVAL (Invalid argument)", "0 <0.000012>", "-1 EINVAL (Invalid argument)[pid 7] "]
+)
+def test_two_calls_of_strace_in_one_line_are_reported(result: str, write: Write) -> None:
+    _, problem = one(f"ioctl(3, 0xc020462a, 0x1) = {result}ioctl(3, 0xc030462b, 0x1) = 0", write)
+    assert problem == "a second call in the same line: neither was read"
+
+
 def test_long_words_are_cut(write: Write) -> None:
     words = "mismatched param sizes for alloc class ".ljust(200, "x")
     records, _ = read(write(f"[   1:   1] nvproxy: {words}\n"))
