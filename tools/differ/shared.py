@@ -58,12 +58,12 @@ def read_releases(
     releases: Releases, versions: list[str], wanted: Wanted | None, args: argparse.Namespace
 ) -> Iterator[Release]:
     """The named releases in order, with a progress bar on a terminal."""
-    from nvproxy_model.drivers.sources.source import Source
+    from nvproxy_model.drivers.facts import Facts
 
-    if isinstance(releases, Source):
-        chosen = releases.releases(versions, wanted, cache=not args.no_cache)
-        return progress(chosen, len(versions), "releases")
-    return releases.releases(versions, wanted)
+    if isinstance(releases, Facts):
+        return releases.releases(versions, wanted)
+    chosen = releases.releases(versions, wanted, cache=not args.no_cache)
+    return progress(chosen, len(versions), "releases")
 
 
 def privileges_of(args: argparse.Namespace) -> tuple[str, DriverVersion, Privileges]:
