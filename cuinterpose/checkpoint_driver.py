@@ -89,7 +89,8 @@ class Library:
         try:
             library = ctypes.CDLL(path)
         except OSError as error:
-            raise NoDriver(f"{path}: {error}") from None
+            said = str(error)  # dlopen names the object that is missing, which may be another one
+            raise NoDriver(said if said.startswith(f"{path}:") else f"{path}: {said}") from None
         self.name = f"{path}, cuCheckpointProcess*"
         try:
             self._functions = {name: getattr(library, f"cuCheckpointProcess{name}") for name in FUNCTIONS}

@@ -31,6 +31,7 @@ def open_directory(path: Path) -> int:
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         os.close(fd)
         raise PermissionError(
-            f"{path}: not owned by uid {os.geteuid()} with mode 0700 ({stat.filemode(status.st_mode)})"
+            f"{path}: it must belong to uid {os.geteuid()} and be closed to others (chmod 700); "
+            f"it belongs to uid {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
         )
     return fd

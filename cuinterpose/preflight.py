@@ -88,7 +88,7 @@ class Answer:
             1: f"refused: a checkpoint of {of} would not succeed",
             2: f"cannot tell whether a checkpoint of {of} would succeed",
         }[self.status]
-        text = [sentence]
+        text = [sentence] if number else ["refused: there is no process to checkpoint"]
         for obstacle in self.obstacles:
             who = f"process {obstacle.pid}" if obstacle.pid is not None else "the group"
             text.append(f"  {'refused' if obstacle.certain else 'unknown'}  {who}: {obstacle.what}")

@@ -211,7 +211,7 @@ def record(obj: Mapping[str, Any], line: int) -> Record:
     get = obj.get
     k = get("k")
     if k not in KINDS:
-        raise ValueError("k is not a kind of record" if k is not None else "an object without k is no record")
+        raise ValueError("k is not a kind of record" if k is not None else "an object without k is not a record")
     rec.k = k
     t = get("t", 0)
     tid = get("tid", 0)

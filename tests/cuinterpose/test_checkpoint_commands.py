@@ -141,6 +141,18 @@ def test_mistakes_are_one_line(scene: Stage, arguments: tuple[str, ...], words: 
     assert error.startswith("cuinterpose: error: ")
     assert words in error
     assert len(error.splitlines()) == 1
+    assert "/nowhere/libcuda.so.1: /nowhere" not in error
+
+
+def test_a_directory_that_others_may_enter(scene: Stage) -> None:
+    os.chmod(scene.where, 0o755)
+    status, _, error = command(scene, "preflight", "--all")
+    assert (status, "chmod 700" in error, "mode 0755" in error) == (2, True, True)
+
+
+def test_preflight_of_nobody(scene: Stage) -> None:
+    status, text, _ = command(scene, "preflight", "--all")
+    assert (status, text.splitlines()[0]) == (1, "refused: there is no process to checkpoint")
 
 
 def test_run_with_tracking(scene: Stage) -> None:

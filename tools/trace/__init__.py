@@ -252,7 +252,7 @@ PROGRAM = Program(
                     dest="log",
                     choices=(*LOGS, "spool"),
                     metavar="KIND",
-                    help="what the log is (default: told by its lines)",
+                    help="what the log is (default: its lines decide)",
                 ),
                 driver("the release that answered, if you know it"),
             ),

@@ -215,7 +215,7 @@ class _Interpreter:
 
     def _call_statement(self, call: Node, scope: dict[str, object]) -> None:
         if call.type != "call_expression":
-            raise Unreadable("a statement that is no call")
+            raise Unreadable("a statement that is not a call")
         function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
         if function is None or arguments is None:
             raise Unreadable("incomplete")
