@@ -281,7 +281,7 @@ def copy_of_the_tree(where: Path) -> None:
 
 def passes(tree: Path, tests: list[str], timeout: float) -> bool:
     """Whether the tests pass there; an end that does not come is a failure."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
     with tempfile.TemporaryDirectory() as temporary:
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": temporary}
         process = subprocess.Popen(

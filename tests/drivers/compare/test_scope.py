@@ -9,6 +9,7 @@ import pytest
 from nvproxy_model import versions
 from nvproxy_model.drivers import facts
 from nvproxy_model.drivers.compare.check import check_release, model_release
+from nvproxy_model.drivers.compare.findings import CLASSES
 from nvproxy_model.drivers.compare.scope import GAINED, compare_scoped, scope_at
 from nvproxy_model.layout import Field
 
@@ -86,6 +87,27 @@ def test_the_counts_by_scope_add_up(everything: bool) -> None:
     structs = [finding.struct for finding in scoped.findings if finding.struct is not None]
     assert structs == sorted(structs)
     assert [finding.struct is None for finding in scoped.findings] == [False] * len(structs) + [True] * len(names)
+    assert not set(scoped.deciding) & set(scoped.rest)
+    assert sorted(map(repr, (*scoped.deciding, *scoped.rest))) == sorted(map(repr, scoped.findings))
+    assert scoped.rest
+    ranks = [list(CLASSES).index(finding.class_) for finding in scoped.rest]
+    assert ranks == sorted(ranks)
+
+
+def test_names_that_no_row_uses_are_compared_only_where_asked_for() -> None:
+    base = FACTS.release("570.195.03")
+    assert compare_scoped(base, base, "570.195.03").counts()["by_scope"]["other"] == {"structs": 0, "constants": 0}
+
+
+def test_what_a_passed_on_struct_gains_decides_for_all_releases_together() -> None:
+    base = FACTS.release("570.195.03")
+    name = "NV2080_CTRL_GPU_GET_SIMULATION_INFO_PARAMS"
+    layout = base.structs[name]
+    pid = Field("processId", layout.size, 4, "NvU32", "u32")
+    grown = replace(layout, size=layout.size + 8, fields=(*layout.fields, pid))
+    following = replace(base, version="570.999", structs={**base.structs, name: grown})
+    scoped = compare_scoped(base, following, None)
+    assert [(finding.name, finding.class_) for finding in scoped.deciding] == [(f"{name}.processId", "pid-gained")]
 
 
 def test_a_source_is_asked_for_both_scopes() -> None:

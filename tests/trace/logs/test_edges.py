@@ -12,7 +12,7 @@ import pytest
 from nvproxy_model.trace.lines import Problems, TraceError
 from nvproxy_model.trace.logs import strace
 from nvproxy_model.trace.logs.kinds import KINDS, Import
-from nvproxy_model.trace.logs.prefixes import Clock, Line, Time, strip, texts
+from nvproxy_model.trace.logs.prefixes import Clock, Line, Time, strip, texts, utf8
 from nvproxy_model.trace.logs.syntax import literal_bytes
 
 Write = Callable[..., Path]
@@ -333,6 +333,11 @@ def test_a_clock() -> None:
     assert clock.at(None) == clock.at(Time("date", 5)) == clock.last
     clock = Clock()
     assert [clock.at(Time("delta", 5)), clock.at(Time("delta", 5)), clock.at(Time("delta", 1))] == [0, 5, 6]
+    for back, later in ((0, -12 * 3600), (1, 12 * 3600 - 1)):  # from more than twelve hours ahead it is the next day
+        clock = Clock()
+        clock.at(Time("clock", 23 * 3600 * 10**9))
+        assert clock.at(Time("clock", (11 * 3600 - back) * 10**9)) == later * 10**9
+    clock = Clock()
     with pytest.raises(ValueError, match="out of range"):
         clock.at(Time("date", (1 << 33) * 10**9))
     assert Clock().at(Time("date", (1 << 33) * 10**9 - 1)) == 0
@@ -379,6 +384,13 @@ def test_a_number_over_two_lines(following: str, broken: bool) -> None:
     assert lines("command 12", following)[0].whole
 
 
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_file_that_ends_inside_a_character(cut: int) -> None:
+    """U+1F600 is two units of UTF-16, of which some bytes are there."""
+    whole = b"\xff\xfea\x00" + b"\x3d\xd8\x00\xde"[:cut]
+    assert b"".join(utf8([whole])) == "a\ufffd".encode()
+
+
 def test_an_envelope_in_an_envelope_in_an_envelope() -> None:
     import json
 
@@ -388,6 +400,10 @@ def test_an_envelope_in_an_envelope_in_an_envelope() -> None:
     assert [line.text for line in lines(text)] == ["x openat( y"]
     deeper = json.dumps({"log": text})
     assert [line.text for line in lines(deeper)] != ["x openat( y"]
+    inner: object = "x openat( y"
+    for deep in range(1, 7):
+        inner = {"log": inner}
+        assert [line.text for line in lines(json.dumps(inner))] == (["x openat( y"] if deep <= 5 else []), deep
     assert [line.text for line in lines('{"msg": "a\\nb\\n"}')] == ["a", "b"]
     assert [line.text for line in lines('{"msg": 7, "other": "openat( x"}')] == ["openat( x"]
     assert [line.text for line in lines('{"none": "x"}')] == []
