@@ -67,6 +67,7 @@ def test_a_tracker_pins_both_buffers_until_its_file_is_closed(request_: int, ent
     assert pointers == {0: Pages(QUEUE, queue, True), 16: Pages(CONTROL, 4096, True)}
     assert given[:8] == given[16:24] == bytes(8)
     closed = world.session.close(TOOLS)
+    assert (closed.ret, closed.errno) == (0, 0)
     assert (closed.close, closed.unpin) == ((104,), ((QUEUE, queue), (CONTROL, 4096)))
 
 
@@ -137,3 +138,20 @@ def test_sizes_are_the_headers() -> None:
     structs = facts.load().release("610.57.04").structs
     assert {TRACKER: structs["UvmEventEntry"].size, TRACKER_V2: structs["UvmEventEntry_V2"].size} == TRACKER_ENTRY
     assert structs["UvmToolsEventControlData"].size == TRACKER_CONTROL
+
+
+@pytest.mark.parametrize("fd", [1 << 31, -(1 << 31), (1 << 32) + (1 << 31)])
+def test_a_descriptor_is_the_low_half_of_its_register(fd: int) -> None:
+    """The kernel's unsigned int, which a table sees as an int: no number is looked up in two ways."""
+    world = World()
+    world.session.fds = Files({-(1 << 31): File("uvm", 103)})
+    assert world.session.ioctl(fd, TRACKER, ARG).ret == 0
+    assert [call[0] for call in world.host.calls] == [103]
+
+
+def test_an_escape_that_no_rule_has() -> None:
+    world = World()
+    result = world.session.ioctl(FRONTEND, 0xC00446FF, ARG)
+    assert (result.ret, result.errno, world.host.calls) == (-1, errno.EINVAL, [])
+    assert result.decision is not None
+    assert not result.decision.allowed

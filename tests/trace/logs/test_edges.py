@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nvproxy_model.trace.format import UNFINISHED
 from nvproxy_model.trace.lines import Problems, TraceError
 from nvproxy_model.trace.logs import strace
 from nvproxy_model.trace.logs.kinds import KINDS, Import
@@ -271,6 +272,50 @@ def test_limits_of_tasks_and_files(write: Write, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(strace, "_DESCRIPTORS", 2)
     records, source = read(write(OPENED + OPENED.replace("= 3", "= 4") + OPENED.replace("= 3", "= 5")), "strace")
     assert (len(records), [line for line, _ in source.problems.kept]) == (2, [3])
+
+
+def test_calls_that_never_returned(write: Write) -> None:
+    """An open has no result to show; an ioctl is kept, whatever else was interrupted before it."""
+    text = f'{OPENED}[pid 7] openat(AT_FDCWD, "{CTL}", O_RDWR <unfinished ...>\n'
+    text += f"[pid 8] ioctl(4<{CTL}>, 0xc020462a, 0x1 <unfinished ...>\n"
+    records, source = read(write(text), "strace")
+    assert [(r["k"], r.get("fl")) for r in records] == [("open", None), ("ioctl", UNFINISHED)]
+    assert source.problems.count == 0
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        f'openat(AT_FDCWD</root>, "{CTL}", O_RDWR) = 3',
+        'openat(AT_FDCWD</dev>, "nvidiactl", O_RDWR) = 3',
+        'openat(AT_FDCWD, "/dev/./nvidiactl", O_RDWR) = 3',
+        'openat(AT_FDCWD, "/dev//nvidiactl", O_RDWR) = 3',
+        'openat(AT_FDCWD, "/dev/shm/../nvidiactl", O_RDWR) = 3',
+    ],
+)
+def test_a_path_is_where_it_leads(opened: str, write: Write) -> None:
+    records, source = read(write(f"{opened}\n"), "strace")
+    assert ([r["path"] for r in records], source.problems.count) == ([CTL], 0)
+
+
+@pytest.mark.parametrize("name", ["nvidiactl", "notes.txt", "/etc/hosts", "/root/dev/null"])
+def test_a_path_that_leads_elsewhere(name: str, write: Write) -> None:
+    records, source = read(write(f'{OPENED}openat(AT_FDCWD, "{name}", O_RDWR) = 4\n'), "strace")
+    assert (len(records), source.problems.count) == (1, 0)
+
+
+def test_the_task_that_was_first_is_forgotten_first(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strace, "_TASKS", 2)
+    asked = "[pid 1] ioctl(3, 0xc020462a, 0x1) = 0\n"
+    records, _ = read(write(f"[pid 1] {OPENED}[pid 2] {OPENED}{asked}[pid 3] {OPENED}{asked}"), "strace")
+    assert [r.get("dev") for r in records if r["k"] == "ioctl"] == [CTL, None]
+
+
+def test_a_file_that_is_closed_is_not_known(write: Write) -> None:
+    """Descriptor 0 too, which a program has that closed its standard input."""
+    text = f'openat(AT_FDCWD, "{CTL}", O_RDWR) = 0\nclose(0) = 0\nioctl(0, 0xc020462a, 0x1) = 0\n'
+    records, _ = read(write(text), "strace")
+    assert [(r["k"], r.get("dev")) for r in records] == [("open", None), ("close", None), ("ioctl", None)]
 
 
 def test_interrupted_calls(write: Write) -> None:
