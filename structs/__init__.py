@@ -7,7 +7,7 @@ from importlib import import_module
 
 from nvproxy_model.fields import CStruct, CUnion
 
-__all__ = ["HEADERS", "every"]
+__all__ = ["HEADERS", "every", "home"]
 
 HEADERS = (
     "alloc_channel",
@@ -82,3 +82,13 @@ def every() -> tuple[CStruct | CUnion, ...]:
         if isinstance(value, (CStruct, CUnion)) and value.ctype
     }
     return tuple(found.values())
+
+
+@functools.cache
+def home(name: str) -> str | None:
+    """The module that defines a record under one of its names, as a path in the repository; None for another record."""
+    for header in HEADERS:
+        for value in vars(import_module(f"{__name__}.{header}")).values():
+            if isinstance(value, (CStruct, CUnion)) and name in value.ctypes:
+                return f"structs/{header}.py"
+    return None

@@ -121,11 +121,18 @@ CURATED: tuple[Known, ...] = (
         "NV0000_CTRL_GPUACCT_GET_ACCOUNTING_STATE_PARAMS", "pid", "pid", "cliresCtrlCmdGpuAcctGetAccountingState_IMPL()"
     ),
     Known(
-        "NV2080_CTRL_GPU_GET_PIDS_PARAMS", "pidTbl", "pid", "subdeviceCtrlCmdGpuGetPids_IMPL()", "the host's pids, out", shown=True
+        "NV2080_CTRL_GPU_GET_PIDS_PARAMS",
+        "pidTbl",
+        "pid",
+        "subdeviceCtrlCmdGpuGetPids_IMPL()",
+        "the host's pids, out",
+        shown=True,
     ),
     Known("NV2080_CTRL_GPU_GET_PID_INFO_PARAMS", "pidInfoList[].pid", "pid", "subdeviceCtrlCmdGpuGetPidInfo_IMPL()"),
     *(
-        Known(_UTIL_STRUCT, f"samples[].{e}.procId", "pid", _UTIL, "of any process that used the engine, out", shown=True)
+        Known(
+            _UTIL_STRUCT, f"samples[].{e}.procId", "pid", _UTIL, "of any process that used the engine, out", shown=True
+        )
         for e in _ENGINES
     ),
     *(

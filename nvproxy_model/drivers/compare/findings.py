@@ -78,7 +78,6 @@ _COSMETIC = {"cosmetic"}
 _ADDITIVE = {"added", "added-in-padding"}
 
 
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One difference. ``name`` is a constant, a struct, or a struct and the dotted path of a field.

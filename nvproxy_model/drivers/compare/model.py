@@ -15,10 +15,11 @@ from nvproxy_model.rules import Rule
 from nvproxy_model.structs import nvstatuscodes
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["Row", "named_constants", "names", "record_at", "roles", "rows", "used_constants", "used_structs"]
+__all__ = ["SCALARS", "Row", "named_constants", "names", "record_at", "roles", "rows", "used_constants", "used_structs"]
 
 
-_SCALARS = {value.ctype for value in vars(fields).values() if isinstance(value, fields.Scalar)}
+SCALARS = {value.ctype for value in vars(fields).values() if isinstance(value, fields.Scalar)}
+"""The names of the scalar types that definitions use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Row:
 
 def _resolve(rule: Rule, version: DriverVersion) -> Row:
     name = rule.struct_at(version)
-    scalar = isinstance(rule.params, fields.Scalar) or name in _SCALARS
+    scalar = isinstance(rule.params, fields.Scalar) or name in SCALARS
     return Row(rule, None if scalar else name)
 
 
@@ -111,7 +112,7 @@ def names() -> Wanted:
             numbers.add(rule.name)
             if isinstance(rule.params, CStruct):
                 wanted.update(name for name in rule.params.ctypes if name)
-            elif rule.struct and rule.params is None and rule.struct not in _SCALARS:
+            elif rule.struct and rule.params is None and rule.struct not in SCALARS:
                 wanted.add(rule.struct)
     for module in (constants, nvstatuscodes):
         numbers.update(name for name, value in vars(module).items() if name.isupper() and isinstance(value, int))

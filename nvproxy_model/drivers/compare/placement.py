@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from nvproxy_model import versions
+from nvproxy_model import structs, versions
 from nvproxy_model.caps import Caps
 from nvproxy_model.drivers.compare import model
 from nvproxy_model.drivers.compare.check import CheckedRelease, model_release
 from nvproxy_model.drivers.compare.findings import Finding
-from nvproxy_model.drivers.compare.history import find_entry
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Field, Layout
 from nvproxy_model.rules import Rule
@@ -37,7 +36,10 @@ def adopted(version: str, listed_parent: str, parent: Callable[[str], str | None
 
 
 def struct_edits(version: str, checked: CheckedRelease, release: Release) -> Iterator[str]:
-    """For each struct that differs, its new or changed members as ``since`` and ``until`` members of a CStruct."""
+    """For each struct that differs: the file to edit, and its new or changed members as ``since`` and ``until`` members.
+
+    A member is given whole: a record as a record, an array as an array. Records that the model lacks are defined first.
+    """
     by_struct: dict[str, list[Finding]] = {}
     for finding in checked.findings:
         if finding.struct is not None:
@@ -48,26 +50,72 @@ def struct_edits(version: str, checked: CheckedRelease, release: Release) -> Ite
         if old is None or new is None:
             yield f"# {name}: {findings[0].detail}"
             continue
-        yield f"{name}: {old.size} -> {new.size} bytes"
-        members = dict.fromkeys(f.field for f in findings if f.field and f.kind != "field-moved")
-        for path in members:
-            yield from _member_edit(version, path, old, new)
-        if not members:
-            yield "    # only offsets or alignment changed: a member before them is aligned otherwise"
+        yield f"# {structs.home(name) or 'structs/'}: {name}, {old.size} -> {new.size} bytes"
+        yield from _definitions(old, new)
+        yield from _member_edits(version, old, new)
 
 
-def _member_edit(version: str, path: str, old: Layout, new: Layout) -> Iterator[str]:
-    before, after = find_entry(old, path), find_entry(new, path)
-    where = f"  # {path}" if "." in path else ""
-    if before is not None:
-        yield f'    until("{version}", {_member(before.field)}),{where}'
-    if after is not None:
-        yield f'    since("{version}", {_member(after.field)}),{where}  # at {after.offset}'
+def _definitions(old: Layout, new: Layout) -> Iterator[str]:
+    """The named records of new members that the model does not define."""
+    known = {field.record.name for field in old.fields if field.record is not None}
+    pending = [field.record for field in new.fields if field.record is not None]
+    while pending:
+        record = pending.pop(0)
+        pending += [field.record for field in record.fields if field.record is not None]
+        if record.name in known or record.name.startswith("<") or structs.home(record.name) is not None:
+            continue
+        known.add(record.name)
+        yield f"{record.name} = {_record(record)}"
+
+
+def _member_edits(version: str, old: Layout, new: Layout) -> Iterator[str]:
+    before, after = {field.name: field for field in old.fields}, {field.name: field for field in new.fields}
+    place = None
+    edited = False
+    for name in dict.fromkeys([*before, *after]):
+        one, other = before.get(name), after.get(name)
+        if one is None or other is None or not _alike(one, other):
+            edited = True
+            where = f"  # after {place}" if one is None and place is not None else ""
+            if one is not None:
+                yield f'    until("{version}", {_member(one)}),'
+            if other is not None:
+                yield f'    since("{version}", {_member(other)}),{where}'
+        place = name
+    if not edited:
+        yield "    # only offsets or alignment changed: a member before them is aligned otherwise"
+
+
+def _alike(one: Field, other: Field) -> bool:
+    """Whether two members are the same but for their place and the spelling of a type."""
+    if (one.size, one.base, one.dims) != (other.size, other.base, other.dims):
+        return False
+    if one.record is None or other.record is None:
+        return one.record is other.record
+    pairs = zip(one.record.fields, other.record.fields, strict=False)
+    return len(one.record.fields) == len(other.record.fields) and all(
+        a.name == b.name and a.offset == b.offset and _alike(a, b) for a, b in pairs
+    )
 
 
 def _member(field: Field) -> str:
     dims = "".join(f"[{length}]" for length in reversed(field.dims))
-    return f'"{field.name}" / {field.type.removeprefix("struct ")}{dims}'
+    if field.record is not None:
+        kind = _record(field.record) if field.record.name.startswith("<") else field.record.name
+    elif field.base == "ptr":
+        kind = "OpaquePointer()"
+    elif field.type == "NvHandle":
+        kind = "Handle()"
+    else:
+        kind = field.type if field.type in model.SCALARS else f"Nv{field.base.upper()}"
+    return f"{kind}{dims}" if field.name.startswith("<") else f'"{field.name}" / {kind}{dims}'
+
+
+def _record(record: Layout) -> str:
+    """A record as this model defines one; an anonymous one has no name."""
+    kind = "CUnion" if record.kind == "union" else "CStruct"
+    name = "None" if record.name.startswith("<") else f'"{record.name}"'
+    return f"{kind}({', '.join([name, *map(_member, record.fields)])})"
 
 
 def row_edits(version: str, findings: Iterable[Finding], listed: str) -> Iterator[str]:
