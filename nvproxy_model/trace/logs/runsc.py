@@ -18,7 +18,9 @@ _NAMES: Final = "ioctl|openat2?|open|close|dup[23]?|fcntl|mmap"
 _LINE: Final = re.compile(rf"(?:^|\s)(?P<way>[EX]) (?P<name>{_NAMES})\((?P<args>.*)", re.DOTALL)
 _PASTED: Final = re.compile(r"^(?P<way>)(?P<name>ioctl)\((?P<args>0x[0-9a-f]{1,16} /dev/.*)", re.DOTALL)
 """An ioctl as people quote it, without the process in front."""
-_FD: Final = re.compile(r"(?P<fd>0x[0-9a-f]{1,16}) (?P<path>/[^,)]*?(?: \(deleted\))?|\(bad FD\)|[^,/()]+:[^,)]*)(?=[,)]|$)")
+_FD: Final = re.compile(
+    r"(?P<fd>0x[0-9a-f]{1,16}) (?P<path>/[^,)]*?(?: \(deleted\))?|\(bad FD\)|[^,/()]+:[^,)]*)(?=[,)]|$)"
+)
 _NUMBER: Final = re.compile(r", (?P<number>0x[0-9a-fA-F]{1,16})(?=[,)])")
 _OPENED: Final = re.compile(
     r"(?:(?:AT_FDCWD|0x[0-9a-f]{1,16}) [^,]*, )?0x[0-9a-f]{1,16} (?P<path>/[^,]*), (?P<flags>[^,)]*)"

@@ -24,6 +24,7 @@ from nvproxy_model.trace.logs.syntax import (
     STRING,
     Answer,
     Call,
+    Glued,
     Unreadable,
     answer_of,
     argument,
@@ -183,7 +184,7 @@ class _Reader:
             yield from self.answered(tid, call, text, answer)
         except Unreadable as error:
             # What is another driver's may be as broken as it likes.
-            if isinstance(error, _Ours) or self.ours(name, text, self.threads.get(tid)):
+            if isinstance(error, (_Ours, Glued)) or self.ours(name, text, self.threads.get(tid)):
                 raise
 
     def answered(self, tid: int, call: Call, text: str, answer: Answer) -> Iterator[Fields]:
@@ -357,6 +358,8 @@ class _Reader:
             return
         kind = _kind(path, request)
         if kind is None:
+            if path is None and (request in _UVM or request in range(1, 0x100)) and args[1].startswith("_IOC"):
+                raise _Ours("a request that may be one of UVM's, on a descriptor whose open is not in this log")
             return
         record: Fields = {"k": "ioctl", **base, "fd": fd, "dev": path, "req": hex(request), "kind": kind}
         record["key"] = hex(ioctl.number(request) if kind == "fe" else request)
@@ -365,6 +368,9 @@ class _Reader:
             record |= _contents(args[2], record, kind)
         yield record
 
+
+_UVM: Final = (0x30000001, 0x30000002)
+"""UVM_INITIALIZE and UVM_DEINITIALIZE; its other commands are small numbers, which hardly any other driver has."""
 
 _OTHER: Final = "/"
 """A file that is none of NVIDIA's: a later ioctl on its descriptor is another driver's."""

@@ -19,6 +19,7 @@ __all__ = [
     "STRING",
     "Answer",
     "Call",
+    "Glued",
     "Unreadable",
     "answer_of",
     "argument",
@@ -69,6 +70,10 @@ class Call(NamedTuple):
 
 class Unreadable(ValueError):
     """A line about a device of NVIDIA's that cannot be read; its text says what is wrong."""
+
+
+class Glued(Unreadable):
+    """Two calls stand in one line; either may be on one of NVIDIA's devices."""
 
 
 def cut(name: str, text: str) -> Call:
@@ -221,7 +226,7 @@ def answer_of(after: str, line: Line) -> Answer:
         raise Unreadable("a call without its result")
     rest = after[match.end() :]
     if _GLUED.search(rest):
-        raise Unreadable("a second call in the same line: neither was read")
+        raise Glued("a second call in the same line: neither was read")
     # Of a number that may have been cut, only 0 is sure: no other one begins with it.
     if not rest.strip() and not line.whole and match["ret"] not in ("0", "?"):
         raise Unreadable("a result that may have been cut")

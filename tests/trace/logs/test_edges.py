@@ -664,6 +664,22 @@ def test_two_calls_of_strace_in_one_line_are_reported(result: str, write: Write)
     assert problem == "a second call in the same line: neither was read"
 
 
+def test_a_call_behind_another_driver_s_is_reported(write: Write) -> None:
+    text = 'openat(AT_FDCWD, "/dev/tty", O_RDWR) = 4\nioctl(4, TCGETS, 0x1) = 0ioctl(3, 0xc030462b, 0x1) = 0\n'
+    _, source = read(write(OPENED + text))
+    assert source.problems.count == 1
+
+
+@pytest.mark.parametrize("request_", ["_IOC(_IOC_NONE, 0, 0x25, 0)", "_IOC(_IOC_NONE, 0, 0x1, 0x3000)"])
+def test_uvm_s_requests_of_a_log_that_begins_late(request_: str, write: Write) -> None:
+    """strace -p shows no open: what may be UVM's is reported, what the log shows to be another file's is not."""
+    call = f"ioctl(9, {request_}, 0x1) = 0\n"
+    _, source = read(write(OPENED + call))
+    assert [line for line, _ in source.problems.kept] == [2]
+    _, source = read(write(OPENED + 'openat(AT_FDCWD, "/dev/other", O_RDWR) = 9\n' + call))
+    assert not source.problems.count
+
+
 def test_long_words_are_cut(write: Write) -> None:
     words = "mismatched param sizes for alloc class ".ljust(200, "x")
     records, _ = read(write(f"[   1:   1] nvproxy: {words}\n"))
