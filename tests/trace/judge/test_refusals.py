@@ -287,6 +287,30 @@ def test_reasons() -> None:
     ]
 
 
+def test_an_argument_that_the_policy_refuses_has_the_policys_reason() -> None:
+    calls = [rec("fe", 0xC9, req="0xc00446c9", top0=top0, err=22) for top0 in ("07000000", "08000000", "07000000")]
+    check = checked(*calls, inside=True)
+    assert [(row.group, row.reason, row.count) for row in check.rows.values()] == [
+        ("argument", ARGUMENT.reason, 2),
+        ("argument", ARGUMENT.reason.replace("0x7", "0x8"), 1),
+    ]
+
+
+def test_rows_are_sorted_by_group_kind_number_and_device() -> None:
+    calls = [opened(NODE), opened("/dev/nvidia-uvm"), rec(), rec(key=0x20800FFD), rec("alloc", 0xDEAD), rec("fe", 0x4A)]
+    expected = [
+        ("unknown", "alloc", 0xDEAD, None),
+        ("unknown", "control", 0x20800FFD, None),
+        ("unknown", "control", 0x20800FFE, None),
+        ("cannot-tell", "fe", 0x4A, None),
+        ("admitted", "open", 0, "/dev/nvidia-uvm"),
+        ("admitted", "open", 0, NODE),
+    ]
+    for order in (calls, calls[::-1]):
+        rows = checked(*order).sorted_rows()
+        assert [(row.group, row.kind, row.number, row.device) for row in rows] == expected
+
+
 def test_calls_under_a_device_that_is_not_there() -> None:
     tools = "/dev/nvidia-uvm-tools"
     check = checked(

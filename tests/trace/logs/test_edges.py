@@ -689,6 +689,39 @@ def test_long_words_are_cut(write: Write) -> None:
     assert source.problems.kept == [(1, f"nvproxy said something that is not understood: {words[:80]!r}")]
 
 
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(
+    ("command", "failed", "found"),
+    [
+        (
+            "control command 0x20800a01",
+            "rm control failed: cmd=0x20800a01 status=0x56",
+            ("0xc000462a", "control", "0x20800a01", "0x56"),
+        ),
+        (
+            "allocation class 0x00002080",
+            "rm alloc failed: hClass=0x00002080 status=0x22",
+            ("0xc000462b", "alloc", "0x2080", "0x22"),
+        ),
+    ],
+)
+def test_a_failure_is_of_the_call_that_it_names(
+    begun: bool, command: str, failed: str, found: tuple[str, ...], write: Write
+) -> None:
+    """One call, whether the log holds its beginning or not: NV_ESC_RM_CONTROL is 0x2a, NV_ESC_RM_ALLOC 0x2b."""
+    said = [command] * begun + [failed]
+    records, source = read(write("".join(f"[   1:   4] nvproxy: {line}\n" for line in said)), "nvproxy-log")
+    assert [(r["req"], r["kind"], r["key"], r["status"]) for r in records] == [found]
+    assert source.problems.count == 0
+
+
+@pytest.mark.parametrize("prefix", ["", "12: ", "  > ", "web-1  | "])
+def test_a_call_of_runsc_that_was_quoted(prefix: str, write: Write) -> None:
+    line = f"ioctl(0x3 {CTL}, 0xc020462a, 0x7ffc) = 0 (0x0)"
+    records, source = read(write(f"{prefix}{line}\n"), "nvproxy-log")
+    assert ([(r["k"], r["req"]) for r in records], source.problems.count) == ([("ioctl", "0xc020462a")], 0)
+
+
 def test_the_words_of_an_internal_failure(write: Write) -> None:
     text = "[   1:   1] nvproxy: uvm ioctl 75 = 0x4b\n[   1:   1] nvproxy: UVM_MM_INITIALIZE internally failed: status=0x1f\n"
     records, _ = read(write(text))
