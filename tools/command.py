@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from nvproxy_model.errors import NvproxyError
+from nvproxy_model.printable import printable
 from nvproxy_model.tools import output
 
 __all__ = [
@@ -112,11 +113,7 @@ class Program(NamedTuple):
                 return self._run(arguments)
         except Failure as failure:
             failure.code = next((c.failure for c in self.commands if arguments[:1] == [c.name]), UNKNOWN)
-            # A hostile name may hold control characters.
-            line = re.sub(
-                r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", lambda c: ascii(c[0])[1:-1], failure.message
-            )
-            print(f"{self.name}: error: {line}", file=sys.stderr)
+            print(f"{self.name}: error: {printable(failure.message)}", file=sys.stderr)
             raise
 
     def parser(self, words: Container[str] | None = None) -> Parser:

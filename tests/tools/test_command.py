@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shlex
@@ -36,7 +37,11 @@ def shown(capsys: pytest.CaptureFixture[str], program: Program, *argv: str) -> t
 @pytest.mark.parametrize("columns", [60, 80, 120])
 @pytest.mark.parametrize(("program", "command"), SUBCOMMANDS)
 def test_help_fits_the_terminal(
-    program: Program, command: Command, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    program: Program,
+    command: Command,
+    columns: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     for argv in ((command.name, "--help"), ("help", command.name), ("--help",), ("help",), ()):
@@ -76,7 +81,9 @@ def test_examples_of_a_program_parse(program: Program) -> None:
         assert program.parser().parse_args(shlex.split(example.line)[1:]).command
 
 
-def test_a_wrapped_example_is_the_same_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrapped_example_is_the_same_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     for program in PROGRAMS:
         for command in program.commands:
@@ -215,3 +222,27 @@ def test_help_into_a_closed_pipe_is_silent(arguments: str, tmp_path: Path) -> No
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
     os.close(writer)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("driver_differ", ("history",)),
+        ("driver_differ", ("compat", "570.195.03")),
+        ("policy", ("explain",)),
+        ("policy", ("drivers",)),
+        ("policy", ("conform",)),
+        ("trace", ("check",)),
+        ("trace", ()),
+    ],
+)
+def test_a_mistake_shows_nothing_that_a_terminal_acts_on(
+    module: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = importlib.import_module(f"nvproxy_model.tools.{module}").main
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, "x\x1b[31m\x85\u202e\u2028\u200f"])
+    assert stopped.value.code == 2
+    text = capsys.readouterr().err
+    assert text.endswith("\n")
+    assert text[:-1].isprintable(), ascii(text)
