@@ -311,6 +311,14 @@ def test_the_task_that_was_first_is_forgotten_first(write: Write, monkeypatch: p
     assert [r.get("dev") for r in records if r["k"] == "ioctl"] == [CTL, None]
 
 
+def test_a_request_that_only_another_driver_has_needs_no_open(write: Write) -> None:
+    """NVKMS' ioctl has the letter m and 16 bytes (nvkms-ioctl.h); one that any driver may have is not kept."""
+    text = "ioctl(9, 0xc0106d00, 0x1) = 0\nioctl(9, 0x5421, 0x1) = 0\n"
+    records, source = read(write(text), "strace")
+    assert [(r["kind"], r["req"], r["dev"]) for r in records] == [("other", "0xc0106d00", None)]
+    assert source.problems.count == 0
+
+
 def test_a_file_that_is_closed_is_not_known(write: Write) -> None:
     """Descriptor 0 too, which a program has that closed its standard input."""
     text = f'openat(AT_FDCWD, "{CTL}", O_RDWR) = 0\nclose(0) = 0\nioctl(0, 0xc020462a, 0x1) = 0\n'
