@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import group_commands, launcher
 from .launcher import LaunchError
-from .output import Failure, emit, say
+from .output import Failure, emit, reason, say
 
 # (command, what it answers), by subcommand
 _EXAMPLES = {
@@ -175,7 +175,7 @@ def _peers(arguments: argparse.Namespace) -> int:
         where = Path(arguments.directory) if arguments.directory else directory()
         members = coordinator.discover(where.absolute(), arguments.timeout)
     except OSError as error:
-        raise Failure(f"endpoints: {error}") from None
+        raise Failure(f"endpoints: {reason(error)}") from None
     if arguments.json:
         emit(
             {

@@ -11,7 +11,7 @@ from typing import Protocol
 from . import checkpoint_driver
 from .checkpoint_driver import Checkpointer, NoDriver
 from .directory import directory
-from .output import Failure, emit, say
+from .output import Failure, emit, reason, say
 
 EXAMPLES = {
     "inventory": [("cuinterpose inventory --all", "what each tracked process holds, and shares with whom")],
@@ -52,7 +52,7 @@ def _errors(where: Path) -> Iterator[None]:
     except BlockingIOError:
         raise Failure(f"{where}: another coordinator is at work on these processes") from None
     except OSError as error:
-        raise Failure(f"endpoints: {error}") from None
+        raise Failure(f"endpoints: {reason(error)}") from None
 
 
 def _driver(arguments: argparse.Namespace) -> Checkpointer:

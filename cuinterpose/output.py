@@ -14,6 +14,11 @@ class Failure(Exception):
     """Why a command has no answer: one line for stderr, exit status 2."""
 
 
+def reason(error: OSError) -> str:
+    """What failed and on which file, without Python's ``[Errno 2]``."""
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+
+
 def visible(text: str) -> str:
     """text with everything that does not print as itself written as an escape.
 

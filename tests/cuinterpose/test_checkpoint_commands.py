@@ -142,6 +142,7 @@ def test_mistakes_are_one_line(scene: Stage, arguments: tuple[str, ...], words: 
     assert words in error
     assert len(error.splitlines()) == 1
     assert "/nowhere/libcuda.so.1: /nowhere" not in error
+    assert "[Errno" not in error
 
 
 def test_a_directory_that_others_may_enter(scene: Stage) -> None:
