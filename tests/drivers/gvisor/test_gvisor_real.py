@@ -19,10 +19,11 @@ import pytest
 from nvproxy_model.drivers import facts
 from nvproxy_model.drivers.gvisor.against_model import compare_with_model
 from nvproxy_model.drivers.gvisor.checkout import Nvproxy, read
+from nvproxy_model.drivers.gvisor.known import load, without
 from nvproxy_model.drivers.gvisor.parity import compare, release_name
 from nvproxy_model.errors import SourceError
 from nvproxy_model.layout import Layout
-from tests import DATA
+from tests import DATA, ROOT
 
 COMMIT = "3c5eee17dc45659fb86843531074f38e78e0cc35"
 TREE = os.environ.get("NVPROXY_GVISOR_TREE", "")
@@ -170,3 +171,12 @@ def test_two_years_of_revisions(nvproxy: Nvproxy) -> None:
         assert old.unread == (), revision
         assert len(old.versions) >= 5
         assert all(sum(map(len, version.tables.values())) > 100 for version in old.versions.values())
+
+
+def test_the_known_findings_are_all_that_there_are(nvproxy: Nvproxy) -> None:
+    recorded = facts.load()
+    tags = [tag for version in nvproxy.versions if (tag := release_name(version, recorded.versions)) is not None]
+    found = compare(nvproxy, {tag: recorded.release(tag) for tag in tags})
+    left, known, unused = without(found, load((ROOT / "examples/gvisor-known.yaml").read_bytes()))
+    assert (left.findings, unused) == ((), ())
+    assert len(known) == len(found.findings)
