@@ -513,4 +513,4 @@ def test_peers(command: Command, tmp_path_factory: pytest.TempPathFactory) -> No
     where.chmod(0o755)
     done = command("peers", where)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "0700" in done.stderr
+    assert "chmod 700" in done.stderr

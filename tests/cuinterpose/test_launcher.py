@@ -149,7 +149,7 @@ def test_unclean_path_and_no_clean_place(command: Command, tmp_path: Path) -> No
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    refused(command("run", "true", CUINTERPOSE_SHIM=shim, CUINTERPOSE_DIR=str(open_to_all)), "0700")
+    refused(command("run", "true", CUINTERPOSE_SHIM=shim, CUINTERPOSE_DIR=str(open_to_all)), "chmod 700")
 
 
 def test_shim_that_is_none(command: Command, tmp_path: Path) -> None:
