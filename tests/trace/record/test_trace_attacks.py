@@ -87,7 +87,13 @@ class Attack:
         """Besides, every call is in the trace."""
         outcome = self.same(*args)
         reader = Reader(self.out)
-        assert sum(rec.k == "ioctl" for rec in reader) == outcome.seen.ioctls == self.calls()
+        kept = sum(rec.k == "ioctl" for rec in reader)
+        assert kept == outcome.seen.ioctls
+        if args[0] == "threads" and kept < self.calls():
+            # 64 threads on few processors may find no window of the spool: those calls are counted, and the trace says so.
+            assert not reader.complete
+            return outcome
+        assert kept == self.calls()
         assert reader.complete, reader.problems.kept
         return outcome
 
