@@ -186,7 +186,7 @@ class Facts:
 
 
 class _Column(Mapping[str, Any]):
-    """One table at one release. A few names are looked up one by one; whoever wants them all has the column read once."""
+    """One table at one release. A name is looked up alone; iteration reads the whole column once."""
 
     __slots__ = ("_absent", "_decode", "_index", "_present", "_runs", "_table")
 
