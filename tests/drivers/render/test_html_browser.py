@@ -1,170 +1,29 @@
-"""The report in a real browser: headless Chromium, driven through its DevTools pipe."""
+"""The report in a real browser."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import fcntl
 import json
-import os
-import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nvproxy_model.drivers.render import html
 from nvproxy_model.tools.driver_differ import main
+from tests.drivers.render.browser import CHROMIUM, BrowserGone, Page, browser
 from tests.drivers.render.heatmap_samples import HOSTILE, UNCHECKED, sample
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _chromium() -> None:
-    if CHROMIUM is None:
-        pytest.skip("SKIPPED, NOT TESTED: the report in a browser; no chromium on this machine")
-
-
-class Page:
-    """One tab. ``problems`` collects console errors, uncaught exceptions and everything else the browser logs."""
-
-    def __init__(self, write: int, read: int) -> None:
-        self.write, self.read = write, read
-        self.buffer = b""
-        self.count = 0
-        self.session: str | None = None
-        self.problems: list[str] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        self.count += 1
-        message = {"id": self.count, "method": method, "params": params}
-        if self.session:
-            message["sessionId"] = self.session
-        os.write(self.write, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._receive()
-            if answer.get("id") == self.count:
-                assert "error" not in answer, answer
-                return dict(answer["result"])
-
-    def wait(self, method: str) -> None:
-        while self._receive().get("method") != method:
-            pass
-
-    def _receive(self) -> dict[str, Any]:
-        while b"\0" not in self.buffer:
-            data = os.read(self.read, 1 << 20)
-            assert data, "chromium went away"
-            self.buffer += data
-        text, _, self.buffer = self.buffer.partition(b"\0")
-        message: dict[str, Any] = json.loads(text)
-        method, params = message.get("method"), message.get("params", {})
-        if method == "Runtime.exceptionThrown":
-            self.problems.append(params["exceptionDetails"]["text"])
-        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-            self.problems.append(str(params["args"]))
-        elif method == "Log.entryAdded":
-            self.problems.append(params["entry"]["text"])
-        return message
-
-    def open(self, path: Path, width: int = 1280) -> None:
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        self.call("Emulation.setDeviceMetricsOverride", **metrics)
-        self.call("Page.navigate", url=path.as_uri())
-        self.wait("Page.loadEventFired")
-
-    def value(self, expression: str) -> Any:
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    def shows(self, expression: str, wanted: Any) -> None:
-        """Assert a value that an event of the page may still be on its way to; a click's hashchange comes later than the click."""
-        for _ in range(200):
-            if self.value(expression) == wanted:
-                return
-            time.sleep(0.05)
-        assert self.value(expression) == wanted, expression
-
-    def click(self, selector: str) -> None:
-        """A real click, by mouse, at the middle of the element."""
-        box = self.value(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
-
-    def type(self, selector: str, text: str) -> None:
-        self.value(f"document.querySelector({json.dumps(selector)}).focus()")
-        self.call("Input.insertText", text=text)
-
-    def scheme(self, name: str) -> None:
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
-
-    def screenshot(self, path: Path) -> bytes:
-        data = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
-        path.write_bytes(data)
-        return data
-
-
-@contextlib.contextmanager
-def chromium(profile: Path) -> Iterator[Page]:
-    to_browser, our_write = os.pipe()
-    our_read, from_browser = os.pipe()
-
-    # The browser wants the pipe's ends as fds 3 and 4; a shell puts them there (dash knows no fd above 9, hence the paths).
-    ends = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in (to_browser, from_browser)]
-    assert CHROMIUM is not None
-    command = [
-        CHROMIUM,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-first-run",
-        "--remote-debugging-pipe",
-    ]
-    process = subprocess.Popen(
-        [
-            "sh",
-            "-c",
-            f'exec "$@" 3</dev/fd/{ends[0]} 4>/dev/fd/{ends[1]}',
-            "sh",
-            *command,
-            f"--user-data-dir={profile}",
-            "about:blank",
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=ends,
-    )
-    for descriptor in (to_browser, from_browser, *ends):
-        os.close(descriptor)
-    try:
-        yield Page(our_write, our_read)
-    finally:
-        process.terminate()
-        process.wait(30)
-        os.close(our_write)
-        os.close(our_read)
 
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with chromium(tmp_path_factory.mktemp("profile")) as page:
+    if CHROMIUM is None:
+        pytest.skip("SKIPPED, NOT TESTED: the report in a browser; no chromium on this machine")
+    with contextlib.ExitStack() as stack:
+        try:
+            page = stack.enter_context(browser(CHROMIUM, tmp_path_factory.mktemp("profile")))
+        except BrowserGone as gone:
+            pytest.skip(f"SKIPPED, NOT TESTED: the report in a browser; {CHROMIUM} does not start: {gone}")
         yield page
 
 
@@ -262,8 +121,7 @@ def test_a_click_shows_both_layouts(tab: Page, small: Path) -> None:
 
 
 def test_a_link_from_elsewhere_opens_its_layouts(tab: Page, small: Path) -> None:
-    tab.open(small)
-    tab.call("Page.navigate", url=small.as_uri() + "#S.b-a")
+    tab.open(small, fragment="#S.b-a")
     tab.shows(PANELS, ["S.b-a"])
 
 
