@@ -24,6 +24,7 @@ from .inventory import Member
 from .member import Conversation, Phase, StepError
 
 LOCK_NAME = "coordinator.lock"
+"""The file of a directory that its one coordinator holds a lock on."""
 _AT_ONCE = 16
 _PAUSE = 0.01
 

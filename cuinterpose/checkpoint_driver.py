@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import Protocol
 
 FUNCTIONS = ("GetState", "Lock", "Checkpoint", "Restore", "Unlock")
+"""The driver's functions, without cuCheckpointProcess."""
 
 
 class State(IntEnum):
@@ -25,7 +26,6 @@ class State(IntEnum):
     FAILED = 3
 
 
-# What each CUresult means here, from a real driver.
 MEANINGS = {
     1: "INVALID_VALUE: it has legacy IPC memory open",
     3: "NOT_INITIALIZED: the process does not use CUDA",
@@ -35,6 +35,7 @@ MEANINGS = {
     600: "NOT_READY: work on the device did not end in time",
     801: "NOT_SUPPORTED: it holds memory of another process",
 }
+"""What each CUresult means here, from a real driver."""
 NOT_INITIALIZED, OPERATING_SYSTEM, NOT_READY = 3, 304, 600
 
 

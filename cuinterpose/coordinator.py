@@ -21,6 +21,7 @@ MEANINGS = {
     Status.PARTICIPANT: "replaced",  # another participant listens there now
     Status.PEER: "foreign",  # another uid
 }
+"""The state of an endpoint that does not answer as its name says, by what was answered."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,11 @@ from .frame import NOBODY, REPLY, Frame, Op, ProtocolError, Status
 from .ticket import Kind, Ticket, new_identity
 
 CLIENTS = 16
+"""Peers that an endpoint serves at once."""
 BACKLOG = 64
+"""Peers that may wait for it; see listen(2)."""
 CUDA_ERROR_UNKNOWN = 999
+"""What a bug of a registry is answered with."""
 _serials = itertools.count(1)
 _log = logging.getLogger(__name__)
 

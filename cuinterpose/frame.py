@@ -17,8 +17,11 @@ from construct import Bytes, Const, ConstructError, Int16ul, Int32sl, Int32ul, I
 from .ticket import IDENTITY_SIZE
 
 SIZE = 64
+"""Bytes of a frame."""
 REPLY = 0x8000
+"""What a reply adds to the number of its request."""
 NOBODY = bytes(IDENTITY_SIZE)
+"""The participant of a request to whoever listens there."""
 _ROOM = 16  # descriptors: room for one would let two in, and more than fit are flagged
 
 LAYOUT = Struct(
@@ -34,6 +37,7 @@ LAYOUT = Struct(
     "participant" / Bytes(IDENTITY_SIZE),
     "resource" / Bytes(IDENTITY_SIZE),
 )
+"""A frame's bytes, as src/frame.h has them."""
 
 
 class Op(IntEnum):
@@ -81,6 +85,7 @@ class Status(IntEnum):
 
 
 LOCAL = (Status.PEER, Status.TRANSPORT)
+"""Found on this side: no peer sends them."""
 
 _CUDA_RESULTS = {
     Status.OK: 0,

@@ -12,12 +12,13 @@ from .frame import ProtocolError
 from .member import Allocation, Holdings, Import, holdings
 
 TICKET_LINK = "/memfd:cuinterpose-ticket"
-# Bytes. An H200's driver (580.159.04) that sees two devices refuses to export an allocation of this size or more once
-# its creator was restored (CUDA_ERROR_INVALID_VALUE); it exported 510 MiB. docs/checkpoint.md has the table.
+"""What /proc/PID/fd shows for a ticket begins with it."""
 LARGE_SHARED = 512 << 20
-GPUS = Path("/proc/driver/nvidia/gpus")  # a directory for each that the kernel's driver has
+"""Bytes. An H200's driver (580.159.04) that sees two devices refuses to export an allocation of this size or more once
+its creator was restored (CUDA_ERROR_INVALID_VALUE); it exported 510 MiB. docs/checkpoint.md has the table."""
+GPUS = Path("/proc/driver/nvidia/gpus")
+"""The folder with a directory for each GPU that the kernel's driver has."""
 _ELSEWHERE = "its endpoint is not in this directory; name its CUINTERPOSE_DIR with --directory"
-# What each note of src/ledger.h is, as people say it, in the order of the report.
 NOTES = {
     "ipc_memory_opened": "legacy IPC memory that is open (cuIpcOpenMemHandle)",
     "ipc_event_opened": "events of other processes (cuIpcOpenEventHandle)",
@@ -35,6 +36,7 @@ NOTES = {
     "dma_buf_given": "dma-buf descriptors given away (cuMemGetHandleForAddressRange)",
     "endpoint_given": "logical endpoints given away (cuLogicalEndpointExport)",
 }
+"""What each note of src/ledger.h is, as people say it, in the order of the report."""
 
 
 @dataclass(frozen=True)

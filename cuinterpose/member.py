@@ -18,6 +18,7 @@ from . import frame
 from .frame import NOBODY, REPLY, Frame, Op, ProtocolError, Status, cuda_result
 
 SCHEMA = "cuinterpose.process/1"
+"""The schema of a process's inventory."""
 _MOST = 256 << 20  # bytes of an inventory; a mapping takes some 200
 _MARGIN = 5.0  # seconds beyond a step's own limit until its process counts as silent
 _serials = itertools.count(1)

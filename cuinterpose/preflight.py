@@ -15,7 +15,8 @@ from .checkpoint_driver import NOT_INITIALIZED, Checkpointer, DriverError, State
 from .inventory import NOTES, Group, Member
 from .member import Import, Phase
 
-IDLE = ("bypass", "bypass-unknown")  # what no longer matters if the programs launch nothing meanwhile
+IDLE = ("bypass", "bypass-unknown")
+"""What no longer matters if the programs launch nothing meanwhile."""
 # Notes that stop a checkpoint: the process holds what only another process has. The rest was given away, and who holds
 # it is not known.
 _HELD = (

@@ -14,9 +14,13 @@ from enum import Enum, IntEnum
 from construct import Bytes, Check, Const, ConstructError, Int16ul, Struct, this
 
 SIZE = 256
+"""Bytes of a ticket."""
 MAGIC = b"CUTICKET"
+"""The first bytes of a ticket."""
 ENDPOINT_MAX = 107
+"""The longest path of a socket, in bytes (unix(7))."""
 IDENTITY_SIZE = 16
+"""Bytes of the name of a participant or of a resource."""
 _ROOM = 204  # for the endpoint and the zeros after it
 
 LAYOUT = Struct(
@@ -33,11 +37,14 @@ LAYOUT = Struct(
     "endpoint" / Bytes(this.endpoint_length),
     "zeros" / Bytes(_ROOM - this.endpoint_length),
 )
+"""A ticket's bytes, as src/ticket.h has them."""
 
 # uapi linux/fcntl.h and memfd.h; Python has the first few of them only on some builds.
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
-SEALS = 0x0F  # F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE
+SEALS = 0x0F
+"""The seals that a ticket has: F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_WRITE."""
 SEAL_NAMES = ("SEAL", "SHRINK", "GROW", "WRITE", "FUTURE_WRITE", "EXEC")
+"""The names of the seals, by their bit."""
 MFD_CLOEXEC, MFD_ALLOW_SEALING, MFD_NOEXEC_SEAL = 1, 2, 8
 
 

@@ -49,11 +49,13 @@ _NAME = {cap: (cap.name or "").lower().replace("_", "-") for cap in Caps}
 _CAP = {name: cap for cap, name in _NAME.items()}
 
 DEFAULT = Caps.COMPUTE | Caps.UTILITY
+"""What a sandbox has if nothing else is said."""
 ALL_CONTAINER = Caps.COMPUTE | Caps.GRAPHICS | Caps.UTILITY | Caps.VIDEO
 """What ``all`` grants: never a capability that only the sandbox knows."""
 SUPPORTED = ALL_CONTAINER | Caps.FABRIC_IMEX_MGMT | Caps.PROFILING | Caps.RDMA
 """The ones that nvproxy implements; display, ngx and compat32 are valid names only."""
 Profile = Literal["gvisor", "hardened"]
+"""The name of a profile."""
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 """What a policy is held to: nvproxy's own rules, or stricter ones beside them."""
 _CONTAINER_FLAGS = [cap for cap in Caps if cap < Caps.FABRIC_IMEX_MGMT]

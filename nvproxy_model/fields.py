@@ -74,20 +74,35 @@ class Scalar(construct.FormatField):
 
 
 NvU8 = Scalar("NvU8", "B", "u8")
+"""1 byte, unsigned."""
 NvU16 = Scalar("NvU16", "H", "u16")
+"""2 bytes, unsigned."""
 NvU32 = Scalar("NvU32", "L", "u32")
+"""4 bytes, unsigned."""
 NvU64 = Scalar("NvU64", "Q", "u64")
+"""8 bytes, unsigned."""
 NvS8 = Scalar("NvS8", "b", "s8")
+"""1 byte, signed."""
 NvS16 = Scalar("NvS16", "h", "s16")
+"""2 bytes, signed."""
 NvS32 = Scalar("NvS32", "l", "s32")
+"""4 bytes, signed."""
 NvS64 = Scalar("NvS64", "q", "s64")
+"""8 bytes, signed."""
 NvBool = Scalar("NvBool", "B", "u8")
+"""1 byte; any value but 0 is true."""
 NvV32 = Scalar("NvV32", "L", "u32")
+"""4 bytes that the driver gives no type of its own."""
 NvHandle = Scalar("NvHandle", "L", "u32")
+"""4 bytes: the name of an object in its client."""
 NvP64 = Scalar("NvP64", "Q", "ptr")
+"""8 bytes: an address in the caller's memory."""
 char = Scalar("char", "b", "s8")
+"""1 byte, signed."""
 c_int = Scalar("int", "l", "s32")
+"""C's int, 4 bytes."""
 unsigned_int = Scalar("unsigned int", "L", "u32")
+"""C's unsigned int, 4 bytes."""
 
 
 def typedef(ctype: str, of: Scalar) -> Scalar:
@@ -105,8 +120,11 @@ FileKind = Literal["frontend", "uvm", "uvm-tools", "open-only", "dma-buf", "cgro
 """What an open file of the guest is: nvidiactl or nvidiaN, nvidia-uvm, nvidia-uvm-tools, nvidia-caps or an IMEX
 channel, a dma-buf that a session made, a directory of cgroup v2, anything else."""
 Mode = Literal["inout", "out"]
+"""The ``mode`` of a `UserPointer`."""
 Null = Literal["copy", "forward", "judge"]
+"""The ``null`` of a `UserPointer`."""
 Empty = Literal["refuse", "forward"]
+"""The ``empty`` of a `UserPointer`."""
 
 
 class Role(construct.Subconstruct):

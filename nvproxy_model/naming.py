@@ -8,6 +8,7 @@ from typing import Final, Literal, get_args
 __all__ = ["TABLES", "Table", "control_struct", "params_name"]
 
 Table = Literal["frontend", "uvm", "control", "alloc"]
+"""One of `TABLES`."""
 TABLES: Final[tuple[Table, ...]] = get_args(Table)
 """nvproxy's four tables: escapes of the frontend devices, UVM commands, RM controls, RM classes."""
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests import ROOT
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 INSTALL = re.compile(r"python3 -m venv .* && \.venv/bin/(.*)")
 """The two install commands are .ci/run's to run, in fresh clones; here only what they end in, unless that is pytest."""
 

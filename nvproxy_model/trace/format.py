@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 SCHEMA: Final = "nvproxy-trace/1"
+"""What the header of a trace names."""
 
 KINDS: Final = ("process", "open", "fd", "ioctl", "mmap", "close", "dup", "exec", "end", "lost")
 """The ``k`` of a record."""
@@ -39,10 +40,12 @@ IOCTL_KINDS: Final = ("fe", "control", "alloc", "uvm", "other")
 """The ``kind`` of an ioctl: frontend escape, RM control command, RM allocation class, UVM command, another device's."""
 
 TRUNCATED: Final = 1
+"""A bit of a record's ``fl``: parameters were cut at the recorder's bound."""
 SIZE_BY_TABLE: Final = 2
+"""A bit of ``fl``: the size of the parameters came from a table, because the call does not say it."""
 UNFINISHED: Final = 4
-"""Bits of a record's ``fl``: parameters cut at the recorder's bound; their size came from a table because the call does not
-say it; the call's end is not in the trace: its process ended inside it, or the end was lost (then a ``lost`` record says so)."""
+"""A bit of ``fl``: the call's end is not in the trace. Its process ended inside it, or the end was lost (then a ``lost``
+record says so)."""
 
 AUTHORS: Final = ("nvproxy", "driver", "permission")
 """Who can refuse a call: nvproxy itself, the host's driver, or the rights on a device node (file mode, cgroup, LSM, no node)."""
@@ -82,6 +85,7 @@ class Header:
         """True when the program ran inside a sandbox, so that nvproxy answered it and not the host's driver alone."""
 
     def as_json(self) -> dict[str, Any]:
+        """The first line of a trace."""
         return {
             "schema": self.schema,
             "driver": self.driver,

@@ -45,6 +45,7 @@ KINDS = (
     "constant-removed",
     "constant-changed",
 )
+"""What a finding says that happened."""
 
 CLASSES = {
     "pointer-gained": "a member is a pointer now",
@@ -172,6 +173,7 @@ class Entry:
 
     @property
     def shape(self) -> tuple[int, int, str, tuple[int, ...]]:
+        """Offset, size, type and dimensions: what makes two members the same whatever their names."""
         return self.offset, self.field.size, self.field.type, self.field.dims
 
 

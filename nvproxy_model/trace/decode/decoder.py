@@ -17,9 +17,12 @@ from nvproxy_model.trace.format import TRUNCATED, UNFINISHED, Record
 __all__ = ["NOT_RECORDED", "NO_LAYOUT", "SCHEMA", "Decoder"]
 
 SCHEMA: Final = "nvproxy-trace/decode/1"
+"""The schema of what `decode` prints with ``--json``."""
 
 NO_LAYOUT: Final = "no public layout"
+"""Said of bytes whose struct is in no recorded header."""
 NOT_RECORDED: Final = "not recorded"
+"""Said of bytes that the trace does not hold."""
 
 _KEPT: Final = 1 << 13
 """Distinct structs' bytes whose fields are remembered: programs ask the same questions over and over."""

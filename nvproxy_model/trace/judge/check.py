@@ -119,6 +119,7 @@ class Row:
         answers[got] = answers.get(got, 0) + 1
 
     def as_json(self) -> dict[str, Any]:
+        """The row as the JSON of ``check`` has it."""
         return {
             "kind": self.kind,
             "number": self.number,

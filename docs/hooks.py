@@ -1,0 +1,65 @@
+"""What the documentation site has beside the pages of docs/: the repository's files that pages link to, and the schemas.
+
+A link such as ``../examples/run.py`` leads out of docs/. On the site it leads to a page that shows the file.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMAS = ROOT / "nvproxy_model" / "schemas"
+LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)")
+LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sh": "sh"}
+
+
+def _linked(page: str, target: str) -> Path | None:
+    """The file of the repository that a link of a page leads to, if it is none of docs/. Raises ValueError outside it."""
+    path = Path(posixpath.normpath(ROOT / "docs" / posixpath.dirname(page) / target))
+    inside = path.relative_to(ROOT)
+    return None if inside.parts[:1] == ("docs",) or not path.is_file() else inside
+
+
+def _shown(path: Path) -> str:
+    """The page of the site that shows a file of the repository."""
+    return f"files/{path}" if path.suffix == ".md" else f"files/{path}.md"
+
+
+def _page(path: Path) -> str:
+    text = (ROOT / path).read_text("utf-8")
+    if path.suffix == ".md":
+        return text
+    return f"# {path}\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{text}````\n"
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the linked files of the repository as pages, and the schemas as they are."""
+    linked = {
+        path
+        for page in list(files.documentation_pages())
+        for target in LINK.findall(page.content_string)
+        if (path := _linked(page.src_uri, target)) is not None
+    }
+    for path in sorted(linked):
+        files.append(File.generated(config, _shown(path), content=_page(path), inclusion=InclusionLevel.NOT_IN_NAV))
+    for path in sorted(SCHEMAS.glob("*.json")):
+        files.append(File.generated(config, f"schemas/{path.name}", abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links to files of the repository lead to the pages that show them; what shows a file has its own links left out."""
+    source = page.file.src_uri
+    if source.startswith("files/"):
+        return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", markdown)
+
+    def led(match: re.Match[str]) -> str:
+        path = _linked(source, match[1])
+        return match[1] if path is None else posixpath.relpath(_shown(path), posixpath.dirname(source) or ".")
+
+    return LINK.sub(led, markdown)
