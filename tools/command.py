@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.printable import printable
-from nvproxy_model.tools import output
+from nvproxy_model.tools import extras, output
 
 __all__ = [
     "UNKNOWN",
@@ -153,6 +153,12 @@ class Program(NamedTuple):
             raise
         except NvproxyError as error:
             fail(str(error))
+        except ModuleNotFoundError as error:
+            what = extras.missing(error)
+            if what is None:
+                raise
+            output.warn(self.name, what)
+            return self.command(args.command).failure
         except OSError as error:
             fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
         except KeyboardInterrupt:

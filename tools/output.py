@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from nvproxy_model.printable import printable
@@ -133,11 +134,12 @@ def _cell(value: object) -> str:
 
 
 def progress(items: Iterable[T], total: int | None = None, what: str = "records") -> Iterator[T]:
-    """The items, with a bar on standard error if it is a terminal; without a ``total``, a count once a second has passed.
+    """The items, with a bar on standard error if it is a terminal and rich is installed; without a ``total``, a count once a
+    second has passed.
 
     No thread refreshes it: parsers are forked while the bar is up.
     """
-    if not sys.stderr.isatty() or (total is not None and total < 3):
+    if not sys.stderr.isatty() or (total is not None and total < 3) or find_spec("rich") is None:
         yield from items
         return
     bar: Any = None

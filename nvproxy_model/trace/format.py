@@ -27,6 +27,7 @@ __all__ = [
     "Record",
     "Writer",
     "printable",
+    "require_writer",
     "writing",
 ]
 
@@ -53,6 +54,7 @@ AUTHORS: Final = ("nvproxy", "driver", "permission")
 _LOST: Final = 128
 """Reasons that one ``lost`` record holds."""
 
+_ZSTD: Final = (".zst", ".zstd")
 _HEX: Final = ("top0", "top1", "par0", "par1")
 
 
@@ -373,6 +375,14 @@ def _utf8(value: Any) -> Any:
     return value
 
 
+def require_writer(path: Path | str) -> None:
+    """Raises ModuleNotFoundError for what `writing` to ``path`` would miss: before a program runs whose trace it is to be."""
+    import orjson  # noqa: F401
+
+    if Path(path).suffix in _ZSTD:
+        import zstandard  # noqa: F401
+
+
 @contextmanager
 def writing(path: Path | str, head: Header, *, inputs: Iterable[Path | str] | None = None) -> Iterator[Writer]:
     """A writer of ``path``: gzip or zstd by its ending (``.gz``, ``.zst``), plain otherwise.
@@ -380,6 +390,7 @@ def writing(path: Path | str, head: Header, *, inputs: Iterable[Path | str] | No
     With ``inputs``, the files that are read meanwhile, ``path`` is replaced as a whole at the end (`files.replacing`); without,
     it is written in place, so that a recorder that is killed leaves what it had. Raises OSError as open(2) gives it.
     """
+    require_writer(path)
     with _in_place(path) if inputs is None else replacing(path, inputs) as raw, _packed(raw, Path(path).suffix) as out:
         writer = Writer(out, head, raw)
         yield writer
@@ -397,7 +408,7 @@ def _packed(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
     if suffix == ".gz":
         # No name and no time: the same records give the same bytes.
         out = cast("IO[bytes]", gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0))
-    elif suffix in (".zst", ".zstd"):
+    elif suffix in _ZSTD:
         import zstandard
 
         out = zstandard.ZstdCompressor(level=6).stream_writer(raw, closefd=False)

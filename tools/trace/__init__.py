@@ -187,7 +187,7 @@ PROGRAM = Program(
             "Counts a trace in one pass and flat memory. Quantiles are right to 3 percent.",
             (
                 Example("nvproxy-trace stats run.jsonl.zst"),
-                Example("nvproxy-trace stats run.jsonl.zst --plot run.png", "needs: pip install nvproxy-model[plot]"),
+                Example("nvproxy-trace stats run.jsonl.zst --plot run.png", "needs: pip install 'nvproxy-model[plot]'"),
             ),
             _READ,
             (

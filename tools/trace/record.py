@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nvproxy_model.tools.command import fail
 from nvproxy_model.tools.trace.shared import problems
-from nvproxy_model.trace.format import printable
+from nvproxy_model.trace.format import printable, require_writer
 from nvproxy_model.trace.record import CANNOT_SEE
 from nvproxy_model.trace.record.preload import Outcome, hides, record
 
@@ -21,6 +21,7 @@ def run(args: argparse.Namespace) -> int:
         fail(f"{printable(args.output)}: is a directory")
     if not output.exists() and not os.access(output.parent, os.W_OK):
         fail(f"{printable(str(output.parent))}: cannot be written to")
+    require_writer(output)
     if args.seccomp:
         from nvproxy_model.trace.record.seccomp import record as watch
 

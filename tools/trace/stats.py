@@ -57,13 +57,11 @@ def _points(records: Iterable[Record], points: list[tuple[int, int, str]]) -> It
 
 
 def _plot(path: str, points: list[tuple[int, int, str]], title: str) -> None:
-    try:
-        import matplotlib
+    import matplotlib
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        fail("--plot needs matplotlib: pip install nvproxy-model[plot]")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     kinds = sorted({kind for _, _, kind in points})
     figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(12, 6), height_ratios=(2, 1))
     for kind in kinds:

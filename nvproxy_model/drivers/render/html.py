@@ -9,15 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nvproxy_model.drivers.compare.findings import CLASSES, Entry, Finding, compare_layouts, entries
 from nvproxy_model.drivers.render.heatmap import ABSENT, UNCHECKED, Change, HeatMap, Row
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.layout import Layout
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 __all__ = ["MAX_PAGE", "Side", "SideRow", "holes", "page", "picture", "side_by_side"]
 
@@ -225,8 +223,6 @@ def _palette() -> str:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     environment = Environment(
         loader=PackageLoader("nvproxy_model.drivers.render", ""),
         autoescape=True,
