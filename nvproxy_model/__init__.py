@@ -19,6 +19,26 @@ if TYPE_CHECKING:
     from nvproxy_model.policy.policy import Policy
     from nvproxy_model.session.ports import Buffer, FdTable, File, Files, GuestMemory, Host, Result
     from nvproxy_model.session.session import Session
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "errors": (
+                "DefinitionError",
+                "HostError",
+                "MemoryFault",
+                "NvproxyError",
+                "SourceError",
+                "UnknownDriverVersion",
+                "UnsupportedDriverVersion",
+            ),
+            "caps": ("Caps",),
+            "policy.decision": ("Copy", "Decision", "Verdict", "Why"),
+            "policy.policy": ("Policy",),
+            "session.ports": ("Buffer", "FdTable", "File", "Files", "GuestMemory", "Host", "Result"),
+            "session.session": ("Session",),
+        },
+    )
 
 __version__ = "0.1.0"
 
@@ -45,23 +65,3 @@ __all__ = [
     "Verdict",
     "Why",
 ]
-
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "errors": (
-            "DefinitionError",
-            "HostError",
-            "MemoryFault",
-            "NvproxyError",
-            "SourceError",
-            "UnknownDriverVersion",
-            "UnsupportedDriverVersion",
-        ),
-        "caps": ("Caps",),
-        "policy.decision": ("Copy", "Decision", "Verdict", "Why"),
-        "policy.policy": ("Policy",),
-        "session.ports": ("Buffer", "FdTable", "File", "Files", "GuestMemory", "Host", "Result"),
-        "session.session": ("Session",),
-    },
-)

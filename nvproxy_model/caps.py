@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 __all__ = [
@@ -47,6 +48,7 @@ _SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) 
 
 _NAME = {cap: (cap.name or "").lower().replace("_", "-") for cap in Caps}
 _CAP = {name: cap for cap, name in _NAME.items()}
+_VALID = sum(_NAME)
 
 DEFAULT = Caps.COMPUTE | Caps.UTILITY
 """What a sandbox has if nothing else is said."""
@@ -78,12 +80,38 @@ def from_string(text: str) -> tuple[Caps, bool]:
     return caps, everything
 
 
-def resolve(text: str) -> Caps:
-    """`from_string`, with ``all`` standing for ALL_CONTAINER. Raises ValueError, for unsupported names too."""
-    caps, everything = from_string(text)
+def resolve(wanted: str | Caps | Iterable[str | Caps]) -> Caps:
+    """The capabilities of a policy: names as in NVIDIA_DRIVER_CAPABILITIES, a Caps, or a list or set of either.
+
+    ``all`` stands for ALL_CONTAINER. Raises ValueError for a name that is unknown or that nvproxy does not support,
+    TypeError for anything else.
+    """
+    caps, everything = Caps(0), False
+    for item in (wanted,) if isinstance(wanted, (str, int)) else _items(wanted):
+        if isinstance(item, str):
+            named, every = from_string(item)
+            caps, everything = caps | named, everything or every
+        elif isinstance(item, int) and not isinstance(item, bool):
+            if item & ~_VALID:
+                raise ValueError(f"{item & ~_VALID:#x} has no driver capability; known: {Caps(_VALID)}")
+            caps |= Caps(item)
+        else:
+            raise _no_caps(item)
     if caps & ~SUPPORTED:
         raise ValueError(f"nvproxy does not support {Caps(caps & ~SUPPORTED)}; supported: {SUPPORTED}")
     return caps | (ALL_CONTAINER if everything else Caps(0))
+
+
+def _items(wanted: Iterable[str | Caps]) -> Iterable[str | Caps]:
+    if not isinstance(wanted, Iterable) or isinstance(wanted, (bytes, bytearray, memoryview)):
+        raise _no_caps(wanted)
+    return wanted
+
+
+def _no_caps(wanted: object) -> TypeError:
+    return TypeError(
+        f"caps: {wanted!r} is of type {type(wanted).__name__}; want names ({', '.join(_CAP)}), Caps, or a list or set of them"
+    )
 
 
 def grant(requested: str | None, allowed: str = "utility,compute") -> Caps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -133,9 +132,18 @@ def _node(name: str) -> DriverVersion:
     return load()[name]
 
 
-@functools.cache
+_LOADED: dict[Path | None, Tree] = {}
+
+
 def load(path: Path | None = None) -> Tree:
-    """The tree of the shipped driver_versions.yaml, or of another file of its form. Raises DefinitionError."""
+    """The tree of the shipped driver_versions.yaml, or of another file of its form. Raises DefinitionError.
+
+    A file is one tree, whichever thread asks first: releases are compared by identity.
+    """
+    return _LOADED.get(path) or _LOADED.setdefault(path, _read(path))
+
+
+def _read(path: Path | None) -> Tree:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

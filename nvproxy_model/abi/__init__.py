@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from nvproxy_model.lazy import lazy
 
+__all__ = ["ALLOC", "CONTROL", "FRONTEND", "TABLES", "UNPUBLISHED", "UVM"]
+
 if TYPE_CHECKING:
     from nvproxy_model.abi.alloc import ALLOC
     from nvproxy_model.abi.frontend import FRONTEND
     from nvproxy_model.abi.tables import CONTROL, TABLES, UNPUBLISHED
     from nvproxy_model.abi.uvm import UVM
-
-__all__ = ["ALLOC", "CONTROL", "FRONTEND", "TABLES", "UNPUBLISHED", "UVM"]
-
-__getattr__, __dir__ = lazy(__name__, {"tables": __all__})
+else:
+    __getattr__, __dir__ = lazy(__name__, {"tables": __all__})

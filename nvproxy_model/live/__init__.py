@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from nvproxy_model.live.nodes import DeviceNodes, DirectoryNodes, Node
     from nvproxy_model.live.report import Report
     from nvproxy_model.notification import NotifyError
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "broker": ("Broker", "Recorder"),
+            "guardian": ("NotifyError", "StartError", "Tree"),
+            "nodes": ("DeviceNodes", "DirectoryNodes", "Node"),
+            "report": ("Report",),
+        },
+    )
 
 __all__ = [
     "Broker",
@@ -22,13 +32,3 @@ __all__ = [
     "StartError",
     "Tree",
 ]
-
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "broker": ("Broker", "Recorder"),
-        "guardian": ("NotifyError", "StartError", "Tree"),
-        "nodes": ("DeviceNodes", "DirectoryNodes", "Node"),
-        "report": ("Report",),
-    },
-)

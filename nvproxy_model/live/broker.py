@@ -392,7 +392,7 @@ class Broker:
         call.taken.append((None, taken))
         file = self.files.find(call.request.pid, fd, taken)
         if file is None:
-            return File("other", -1)
+            return File("other", taken)
         call.taken[-1] = (file, taken)
         return file
 

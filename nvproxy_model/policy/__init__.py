@@ -7,21 +7,21 @@ from nvproxy_model.lazy import lazy
 if TYPE_CHECKING:
     from nvproxy_model.policy.decision import Copy, Decision, Verdict, Why
     from nvproxy_model.policy.policy import PROFILES, Policy
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "decision": (
+                "Copy",
+                "Decision",
+                "Verdict",
+                "Why",
+            ),
+            "policy": (
+                "PROFILES",
+                "Policy",
+            ),
+        },
+    )
 
 __all__ = ["PROFILES", "Copy", "Decision", "Policy", "Verdict", "Why"]
-
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "decision": (
-            "Copy",
-            "Decision",
-            "Verdict",
-            "Why",
-        ),
-        "policy": (
-            "PROFILES",
-            "Policy",
-        ),
-    },
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import errno
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from nvproxy_model.caps import Caps
 from nvproxy_model.fields import FileKind
@@ -42,6 +42,8 @@ class Verdict(enum.Enum):
     ALLOW: the host is given the guest's bytes as they are. TRANSLATE: it is given the decision's ``params``
     and ``copies``. REJECT: it is not called.
     """
+
+    _value_: Literal["allow", "translate", "reject"]
 
     ALLOW = "allow"
     TRANSLATE = "translate"

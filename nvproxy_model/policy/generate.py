@@ -38,10 +38,13 @@ if not {value}:
 """
 
 _FD = """\
-file = fds.get({value} if {value} <= 0x7fffffff else int32({value}))
-if file is None or file.kind != {file!r}:
-    return refuse_fd(CALL, FDS[{index}], {value}, file)
-{value} = file.host_fd
+try:
+    file = fds.get({value} if {value} <= 0x7fffffff else int32({value}))
+    if file is None or file.kind != {file!r}:
+        return refuse_fd(CALL, FDS[{index}], {value}, file)
+    {value} = file.host_fd
+except AttributeError as error:
+    raise no_files(fds) from error
 verdict = TRANSLATE
 """
 
@@ -91,6 +94,13 @@ if not ({all}):
 _DEPENDS_BUT = """\
 depends = tuple(handle for handle, none in zip(({handles},), NONE) if handle not in none)
 """
+
+
+def _no_files(fds: Any) -> TypeError:
+    """Why no decision can be made with these descriptors, in the caller's terms."""
+    if not callable(getattr(fds, "get", None)):
+        return TypeError(f"fds: want a dict of descriptors and Files, or an object with get(fd); got {fds!r}")
+    return TypeError("fds: what fds.get(fd) gives must have kind and host_fd, as a File has, or be None")
 
 
 def _guarded(conditions: list[str], body: str) -> str:
@@ -199,6 +209,7 @@ def _code(of: CStruct, strict: bool) -> tuple[CodeType, str, Mapping[str, Any]]:
         "unpack": fields.unpack,
         "new": tuple.__new__,
         "int32": int32,
+        "no_files": _no_files,
         "Decision": Decision,
         "Copy": Copy,
         "ALLOW": Verdict.ALLOW,

@@ -184,7 +184,7 @@ class Policy:
     def for_driver(
         cls,
         version: str,
-        caps: str | Caps = capabilities.DEFAULT,
+        caps: str | Caps | Iterable[str | Caps] = capabilities.DEFAULT,
         *,
         profile: Profile = "gvisor",
         allow_unsupported: bool = False,
@@ -195,7 +195,7 @@ class Policy:
         """The policy of one release.
 
         ``version``: a release by its name ("580.126.20"), or "latest", the newest one that nvproxy supports.
-        ``caps`` as in NVIDIA_DRIVER_CAPABILITIES ("all" is what a container may have). ``profile`` is
+        ``caps`` as in NVIDIA_DRIVER_CAPABILITIES ("all" is what a container may have), or a list or set. ``profile`` is
         ``gvisor`` (nvproxy's own answers) or ``hardened`` (`nvproxy_model.policy.hardened`).
         ``allow_unsupported`` answers for a release that is known but that nvproxy does not support. ``extra``
         admits opt-in rows by number. ``windows`` says what becomes of controls in the two bypass windows:
@@ -217,15 +217,25 @@ class Policy:
         ):
             raise ValueError(f"windows={windows!r}: want 'allow', 'deny' or numbers")
         node = versions.load().find(version, allow_unsupported=allow_unsupported)
-        wanted = capabilities.resolve(caps if isinstance(caps, str) else str(Caps(caps)))
+        wanted = capabilities.resolve(caps)
         extra = frozenset(extra)
         unknown = extra - {row.number for rows in abi.TABLES.values() for row in rows if row.opt_in}
         if unknown:
             raise ValueError(f"no opt-in row has the number {', '.join(f'{number:#x}' for number in sorted(unknown))}")
         return cls(node, wanted, profile, extra, windows, pending)
 
+    def _made_of(self) -> tuple[object, ...]:
+        return self.version, self.caps, self.profile, self.extra, self.windows, self.pending
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both give the same answers by their making: release, capabilities, profile and options."""
+        return self._made_of() == other._made_of() if isinstance(other, Policy) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._made_of())
+
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.version, self.caps, self.profile, self.extra, self.windows, self.pending)
+        return type(self), self._made_of()
 
     def __repr__(self) -> str:
         return f"<Policy {self.version} caps={self.caps} profile={self.profile}>"

@@ -18,7 +18,7 @@ from nvproxy_model.policy.policy import Entry
 from nvproxy_model.policy.refusals import refuse, refuse_size
 from nvproxy_model.session.exchange import Exchange, Part, answer, call, let_go
 from nvproxy_model.session.ownership import check_clients
-from nvproxy_model.session.ports import Buffer, File, MapContext, Process, Result
+from nvproxy_model.session.ports import Buffer, File, MapContext, MemoryType, Process, Result
 from nvproxy_model.structs import nvos
 from nvproxy_model.structs.ctrl503c import NV503C_CTRL_REGISTER_VA_SPACE_PARAMS
 from nvproxy_model.structs.nv_ioctl import nv_ioctl_alloc_os_event_t, nv_ioctl_export_to_dma_buf_fd_t
@@ -135,7 +135,7 @@ def _in_use(exchange: Exchange, fd: int) -> Decision:
     return refuse(exchange.decision.call, Why.IN_USE, None, facts)
 
 
-_CACHING = {
+_CACHING: Mapping[int, MemoryType] = {
     nv.NVOS33_FLAGS_CACHING_TYPE_CACHED: "write-back",
     nv.NVOS33_FLAGS_CACHING_TYPE_WRITEBACK: "write-back",
     nv.NVOS33_FLAGS_CACHING_TYPE_WRITECOMBINED: "write-combine",
@@ -144,7 +144,7 @@ _CACHING = {
 """The control device's (nv-mmap.c:nv_encode_caching()); all other types, and GPU devices, are uncached."""
 
 
-def _memory_type(file: File, caching: int) -> str:
+def _memory_type(file: File, caching: int) -> MemoryType:
     return _CACHING.get(caching, "uncached") if file.control_device else "uncached"
 
 

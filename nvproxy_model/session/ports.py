@@ -3,14 +3,15 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from nvproxy_model.fields import FileKind
 from nvproxy_model.policy.decision import Decision
 from nvproxy_model.policy.policy import Entry, Policy
 from nvproxy_model.session.events import Events
+from nvproxy_model.session.mistakes import a, descriptor
 from nvproxy_model.session.objects import Graph
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "GuestMemory",
     "Host",
     "MapContext",
+    "MemoryType",
     "Pages",
     "PinningMemory",
     "Process",
@@ -102,14 +104,14 @@ class Host(Protocol):
         ...
 
 
-class MapContext(NamedTuple):
-    """What a file may be mapped as, once: ``length`` bytes from offset 0.
+MemoryType = Literal["write-back", "write-combine", "uncached"]
 
-    ``memory_type`` is write-back, write-combine or uncached.
-    """
+
+class MapContext(NamedTuple):
+    """What a file may be mapped as, once: ``length`` bytes from offset 0, with that ``memory_type``."""
 
     length: int
-    memory_type: str
+    memory_type: MemoryType
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +122,8 @@ class File:
     whether it is /dev/nvidiactl. ``mapping``: what it may be mapped as, once a call has said so.
     ``references`` counts descriptors and mappings: the clients of a frontend file live as long as either
     (frontend_mmap.go). ``pins``: (address, size) of guest pages that the driver keeps pinned until the file is
-    closed, for UVM's event trackers.
+    closed, for UVM's event trackers. Raises ValueError for another kind or a negative descriptor, TypeError for
+    a descriptor that is no int.
     """
 
     kind: FileKind
@@ -129,6 +132,14 @@ class File:
     mapping: MapContext | None = None
     references: int = 1
     pins: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise ValueError(f"File(kind={self.kind!r}): want one of {', '.join(_KINDS)}")
+        descriptor("File(host_fd={})", self.host_fd)
+
+
+_KINDS = get_args(FileKind)
 
 
 class FdTable(Protocol):
@@ -149,9 +160,27 @@ class FdTable(Protocol):
 
 class Files(dict[int, File]):
     """The plain FdTable: numbers to files. Take them away with `remove`, which knows where the lowest free
-    number may be."""
+    number may be.
+
+    What is put in must be a File (TypeError) under a descriptor that a guest can have (TypeError, ValueError).
+    """
 
     _lowest = 0
+
+    def __init__(self, files: Mapping[int, File] | Iterable[tuple[int, File]] = (), /) -> None:
+        super().__init__()
+        self.update(files)
+
+    def __setitem__(self, fd: int, file: File, /) -> None:
+        descriptor("Files[{}]", fd)
+        if not isinstance(file, File):
+            raise TypeError(f"Files[{fd}] = {file!r}: want a File, such as File('frontend', host_fd); got {a(file)}")
+        super().__setitem__(fd, file)
+
+    def update(self, files: Mapping[int, File] | Iterable[tuple[int, File]] = (), /) -> None:  # type: ignore[override]
+        """Put these in."""
+        for fd, file in dict(files).items():
+            self[fd] = file
 
     def install(self, file: File) -> int:
         """Give a file the lowest free number, from 0."""

@@ -10,6 +10,7 @@ from nvproxy_model.errors import MemoryFault
 from nvproxy_model.policy.decision import int32
 from nvproxy_model.policy.handlers import PAGE
 from nvproxy_model.policy.policy import Entry, Policy
+from nvproxy_model.session import mistakes
 from nvproxy_model.session.alloc import alloc
 from nvproxy_model.session.control import control
 from nvproxy_model.session.escapes import any_size, command, escape, no_params
@@ -33,7 +34,8 @@ class Session:
     """
 
     def __init__(self, policy: Policy, memory: GuestMemory, fds: FdTable, host: Host) -> None:
-        """A process without objects. Takes over the ports as they are."""
+        """A process without objects. Takes over the ports as they are. Raises TypeError for one that is none."""
+        mistakes.ports(memory=memory, fds=fds, host=host)
         self.policy = policy
         self.memory = memory
         self.fds = fds
@@ -63,17 +65,23 @@ class Session:
         ``fd``, ``request``, ``argp``: the system call's arguments; the upper halves of the first two are
         ignored, as the kernel does. Raises HostError for a host outside its contract, and nothing else.
         """
-        file = self.fds.get(fd if -0x80000000 <= fd <= 0x7FFFFFFF else int32(fd))
-        if file is None:
-            return Result(-1, errno.EBADF)
+        file = None
         try:
-            if file.kind == "frontend":
+            file = self.fds.get(fd if -0x80000000 <= fd <= 0x7FFFFFFF else int32(fd))
+            if file is None:
+                return Result(-1, errno.EBADF)
+            kind = file.kind
+        except (AttributeError, TypeError):
+            mistakes.blame(fd, file)
+            raise
+        try:
+            if kind == "frontend":
                 number = request & 0xFF
                 if number == NV_ESC_RM_CONTROL and self._controls_admitted:
                     result = control(self, file, request, argp)
                 else:
                     result = self._frontend(file, number, request, argp)
-            elif file.kind == "uvm" or (file.kind == "uvm-tools" and self.policy.pending):
+            elif kind == "uvm" or (kind == "uvm-tools" and self.policy.pending):
                 result = self._uvm(file, request & 0xFFFFFFFF, argp)
             else:
                 return Result(-1, errno.ENOTTY)
@@ -108,6 +116,7 @@ class Session:
     def close(self, fd: int) -> Result:
         """close(2): the file's clients are freed with its last reference. EBADF if the descriptor is not
         open."""
+        mistakes.integer("Session.close({})", fd)
         file = self.fds.remove(int32(fd))
         if file is None:
             return Result(-1, errno.EBADF)
@@ -122,6 +131,7 @@ class Session:
         EBADF: the descriptor is not open. EINVAL: no call has said that the file may be mapped, or the range
         is outside what it may be mapped as. The embedder does the mapping.
         """
+        mistakes.integer("Session.mmap({}, ...)", fd)
         file = self.fds.get(int32(fd))
         if file is None:
             return Result(-1, errno.EBADF)
@@ -134,7 +144,9 @@ class Session:
         return Result(0, 0)
 
     def munmap(self, file: File) -> Result:
-        """One mapping of the file has ended."""
+        """One mapping of the file has ended. Raises TypeError for a descriptor: it may name another file by now."""
+        if not isinstance(file, File):
+            raise TypeError(f"Session.munmap({file!r}): want the File that was mapped; got {mistakes.a(file)}")
         return self._release(file)
 
     def _release(self, file: File) -> Result:

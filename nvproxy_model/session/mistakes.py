@@ -1,0 +1,43 @@
+"""What an embedder gets wrong, said where it is done and by the name of the argument."""
+
+from __future__ import annotations
+
+__all__ = ["a", "blame", "descriptor", "integer", "ports"]
+
+_LAST_FD = 0x7FFFFFFF
+_METHODS = {"memory": ("read", "write"), "fds": ("get", "install", "remove"), "host": ("ioctl",)}
+"""What a session calls of each port."""
+
+
+def a(thing: object) -> str:
+    """What something is, for the end of a message."""
+    return f"an object of type {type(thing).__name__}"
+
+
+def integer(where: str, fd: object) -> None:
+    """``where`` is the call, with {} for ``fd``. Raises TypeError for a ``fd`` that is no int."""
+    if not isinstance(fd, int) or isinstance(fd, bool):
+        raise TypeError(f"{where.format(repr(fd))}: want a descriptor, an int; got {a(fd)}")
+
+
+def descriptor(where: str, fd: object) -> None:
+    """`integer`, and ValueError for a number that no process can have open."""
+    integer(where, fd)
+    if not 0 <= fd <= _LAST_FD:  # type: ignore[operator]
+        raise ValueError(f"{where.format(fd)}: want a descriptor, 0 to {_LAST_FD}")
+
+
+def ports(**given: object) -> None:
+    """Whether these can be a session's ports. Raises TypeError, which names the port and the method that it lacks."""
+    for name, port in given.items():
+        for method in _METHODS[name]:
+            if not callable(getattr(port, method, None)):
+                want = ", ".join(f"{each}()" for each in _METHODS[name])
+                raise TypeError(f"Session({name}=...): {a(port)} has no {method}(); want one with {want}")
+
+
+def blame(fd: object, file: object) -> None:
+    """Raises TypeError if a call failed because of ``fd``, or of the ``file`` that the table gave for it."""
+    integer("Session.ioctl({}, ...)", fd)
+    if file is not None and not hasattr(file, "kind"):
+        raise TypeError(f"fds.get({fd}) gave {file!r}: want a File, or None if it is not open; got {a(file)}")

@@ -1,0 +1,38 @@
+"""Mistakes that a type checker finds. mypy reads this file (pyproject.toml) and nothing runs it.
+
+Every comment names the error that must be found: mypy --strict reports a comment that hides nothing.
+"""
+
+from nvproxy_model import File, Files, Polcy, Policy, Session  # type: ignore[attr-defined]
+from nvproxy_model.abi import TABELS  # type: ignore[attr-defined]
+from nvproxy_model.drivers.compare import Findings  # type: ignore[attr-defined]
+from nvproxy_model.drivers.sources import open_sauce  # type: ignore[attr-defined]
+from nvproxy_model.live import Brokers  # type: ignore[attr-defined]
+from nvproxy_model.policy import Verdicts  # type: ignore[attr-defined]
+from nvproxy_model.rules import Table
+from nvproxy_model.session import Sessions  # type: ignore[attr-defined]
+from nvproxy_model.session.ports import MapContext
+from nvproxy_model.testing import FakeDriver, Memory
+
+__all__ = ["TABELS", "Brokers", "Findings", "Polcy", "Sessions", "Verdicts", "open_sauce"]
+
+File("fronted", 1042)  # type: ignore[arg-type]
+File("frontend", "1042")  # type: ignore[arg-type]
+MapContext(4096, "writeback")  # type: ignore[arg-type]
+Files({7: 1042})  # type: ignore[arg-type]
+
+policy = Policy.for_driver("latest", ["compute", "utility"])
+Policy.for_driver("latest", {"video"})
+Policy.for_driver("latest", 7)  # type: ignore[arg-type]
+Policy.for_driver("latest", profile="harden")  # type: ignore[arg-type]
+Policy.for_driver("latest", windows="open")  # type: ignore[arg-type]
+policy.decide_alloc(0x90CD, bytes(72), {7: 1042})  # type: ignore[dict-item]
+policy.entry("controls", 0)  # type: ignore[arg-type]
+table: Table = "escapes"  # type: ignore[assignment]
+if policy.decide_control(0, None, {}).verdict.value == "rejected":  # type: ignore[comparison-overlap]
+    pass
+
+session = Session(policy, Memory(0, 4096), Files(), FakeDriver())
+Session(policy, Memory(0, 4096), FakeDriver(), Files())  # type: ignore[arg-type]
+session.ioctl(File("uvm", 3), 0, 0)  # type: ignore[arg-type]
+session.munmap(3)  # type: ignore[arg-type]
