@@ -105,6 +105,7 @@ class Host(Protocol):
 
 
 MemoryType = Literal["write-back", "write-combine", "uncached"]
+"""How the processor caches memory that is mapped: as the mapping must have it."""
 
 
 class MapContext(NamedTuple):
