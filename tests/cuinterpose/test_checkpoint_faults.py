@@ -125,8 +125,7 @@ def test_the_coordinator_falls_silent(scene: Scene, op: Op) -> None:
             if step == op:
                 break
         shared_still(creator, importer)
-    with Conversation(member.endpoint, member.holdings.participant) as holding:
-        until_free(holding)
+    with closed_gate(member.endpoint, member.holdings.participant) as holding:
         for step in (Op.LET_GO, Op.HOLD):
             assert holding.step(step, 5, 0.1) in (Phase.LET_GO, Phase.HELD)
         time.sleep(0.5)
@@ -134,16 +133,17 @@ def test_the_coordinator_falls_silent(scene: Scene, op: Op) -> None:
     shared_still(creator, importer)
 
 
-def until_free(conversation: Conversation) -> None:
-    """Close the gate, once the process has let go of the coordinator before."""
+def closed_gate(endpoint: str, participant: bytes) -> Conversation:
+    """Closes the gate, once the process has let go of the coordinator before; a busy process answers so and hangs up."""
     for _ in range(100):
+        conversation = Conversation(endpoint, participant)
         try:
-            phase = conversation.step(Op.CLOSE, 5, 30)
+            assert conversation.step(Op.CLOSE, 5, 30) is Phase.CLOSED
         except StepError:
+            conversation.close()
             time.sleep(0.1)
-            continue
-        assert phase is Phase.CLOSED
-        return
+        else:
+            return conversation
     pytest.fail("the process never let go of a silent coordinator")
 
 
