@@ -6,17 +6,21 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -198,6 +202,89 @@ static void start(const char *how, char *path)
 		execle(path, path, (char *)NULL, (char *[]){ NULL });
 }
 
+/*
+ * Threads that stop in the middle of a frame, for as long as we want: their copies of many pieces at once, which are made with a
+ * window held, wait for an answer of ours. What they inherit, the first thread does not.
+ */
+#define STALLED 4
+
+static int listener = -1;
+static long release_after; /* milliseconds; 0: once the first thread says so */
+static atomic_int released;
+
+static void *stall(void *unused)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[4])),
+		BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 1, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof(code) / sizeof(*code), code };
+	pthread_t threads[STALLED];
+	int i;
+
+	(void)unused;
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	listener = (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
+	for (i = 0; listener >= 0 && i < STALLED; i++)
+		pthread_create(&threads[i], NULL, caller, (void *)1);
+	for (i = 0; listener >= 0 && i < STALLED; i++)
+		pthread_join(threads[i], NULL);
+	return NULL;
+}
+
+/* Answers the beginnings once they are all there and may go on, and the ends as they come. */
+static void *answer(void *ready)
+{
+	struct seccomp_notif asked[2 * STALLED];
+	struct seccomp_notif_resp go = { .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
+	int i, answered = 0;
+
+	memset(asked, 0, sizeof(asked));
+	for (i = 0; i < 2 * STALLED; i++) {
+		if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &asked[i]))
+			exit(7);
+		if (i == STALLED - 1) {
+			atomic_store((atomic_int *)ready, 1);
+			if (release_after)
+				usleep((useconds_t)release_after * 1000);
+			else
+				while (!atomic_load(&released))
+					usleep(1000);
+		}
+		for (; i >= STALLED - 1 && answered <= i; answered++) {
+			go.id = asked[answered].id;
+			if (ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &go))
+				exit(7);
+		}
+	}
+	return NULL;
+}
+
+static int stalled(int n)
+{
+	pthread_t first, second;
+	atomic_int ready = 0;
+	int bad;
+
+	pthread_create(&first, NULL, stall, NULL);
+	while (listener == -1)
+		usleep(1000);
+	if (listener < 0)
+		return 1;
+	pthread_create(&second, NULL, answer, &ready);
+	while (!atomic_load(&ready))
+		usleep(1000);
+	bad = controls(n);
+	atomic_store(&released, 1);
+	pthread_join(second, NULL);
+	pthread_join(first, NULL);
+	return bad;
+}
+
 static int said(const char *what, int status)
 {
 	printf("%s %d\n", what, status);
@@ -285,6 +372,24 @@ int main(int argc, char **argv)
 		for (i = 0; i < 64; i++)
 			pthread_join(threads[i], NULL);
 		return said("alive", 0);
+	}
+	if (!strcmp(what, "stalled")) {
+		release_after = atol(argv[3]);
+		return said("alive", stalled(n));
+	}
+	if (!strcmp(what, "terminals")) {
+		limit(RLIMIT_NOFILE, 1024);
+		for (i = 0; i < n; i++) {
+			int master = posix_openpt(O_RDWR | O_NOCTTY);
+			struct winsize size;
+
+			unlockpt(master);
+			status = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY);
+			if (status < 0 || ioctl(status, TIOCGWINSZ, &size))
+				return said("no terminal", errno);
+		}
+		fd = open("/dev/nvidia0", O_RDWR);
+		return said("alive", controls(2));
 	}
 	/*
 	 * Forks while other threads are inside the recorder, each child the parent of the next. The threads neither begin nor end

@@ -20,7 +20,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define DEVICES 256
+#define DEVICES 1024
+#define OTHERS 256 /* of them, terminals and the like: the link of one more is read at each call */
 #define DEVICE_NAME 64
 #define PREFIX "/dev/nvidia"
 
@@ -61,25 +62,28 @@ static const struct device *device_known(dev_t number)
 {
 	int i, count = atomic_load(&device_count);
 
-	for (i = 0; i < count && i < DEVICES; i++)
+	for (i = 0; i < count; i++)
 		if (atomic_load(&devices[i].ready) && devices[i].number == number)
 			return &devices[i];
 	return NULL;
 }
 
+/* NULL where no place is left: what is done with one of ours is then counted as lost. */
 static const struct device *device_learn(dev_t number, const char *name)
 {
 	const struct device *known = device_known(number);
+	int i = atomic_load(&device_count);
 	struct device *new;
-	int i;
 
 	if (known)
 		return known;
-	i = atomic_fetch_add(&device_count, 1);
-	if (i >= DEVICES) {
-		atomic_store(&device_count, DEVICES);
-		return NULL;
-	}
+	do {
+		if (i >= (*name ? DEVICES : OTHERS)) {
+			if (*name)
+				spool_missed();
+			return NULL;
+		}
+	} while (!atomic_compare_exchange_weak(&device_count, &i, i + 1));
 	new = &devices[i];
 	new->number = number;
 	strncpy(new->name, name, DEVICE_NAME - 1);
@@ -114,7 +118,9 @@ static const struct device *device_of(int fd)
 	if (!device) {
 		decimal(link + sizeof("/proc/self/fd/") - 1, fd);
 		n = syscall(SYS_readlinkat, AT_FDCWD, link, name, sizeof(name) - 1);
-		name[n > 0 ? n : 0] = 0;
+		if (n < 0)
+			return NULL;
+		name[n] = 0;
 		device = device_learn(st.st_rdev, our_path(name) ? name : "");
 	}
 	return device && device->name[0] ? device : NULL;

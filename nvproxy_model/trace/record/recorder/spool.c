@@ -39,8 +39,8 @@
 #define OWN_BYTES 256u
 #define LARGEST (1ull << 38) /* bytes of a spool: so far a window moves in a tenth of a second */
 #define LOW_WATER (2u << 20) /* the launcher is woken when less than this is left */
-#define PATIENCE 2000        /* times half a millisecond, for room */
-#define TRIES 4096           /* yields, for a window */
+#define PATIENCE 2000        /* times half a millisecond, for room; twice that for a window, whose holder may wait for room */
+#define YIELDS 64            /* for a window, before the first of those */
 
 struct window {
 	atomic_int held;
@@ -56,6 +56,7 @@ static struct window windows[WINDOWS];
 static unsigned char *places; /* two halves of WINDOW_SIZE for each window */
 static atomic_bool forbidden; /* process_vm_readv(2), by a sandbox */
 static atomic_bool abandoned; /* nobody makes room any more */
+static atomic_bool stuck;     /* no window was given back for so long: whoever holds them is stopped, or was killed in vfork */
 
 uint64_t now(void)
 {
@@ -68,6 +69,11 @@ uint64_t now(void)
 bool spool_active(void)
 {
 	return head && atomic_load_explicit(&head->state, memory_order_relaxed) != SPOOL_CLOSED;
+}
+
+void spool_missed(void)
+{
+	atomic_fetch_add(&head->lost, 1);
 }
 
 bool spool_keeps_values(void)
@@ -173,16 +179,22 @@ static unsigned char *window_reach(struct window *window, uint64_t from, uint64_
 	return half_of(window, half) + (from - offset);
 }
 
+static void nap(void)
+{
+	const struct timespec half_a_millisecond = { .tv_nsec = 500000 };
+
+	syscall(SYS_nanosleep, &half_a_millisecond, NULL);
+}
+
 static bool room_for(uint64_t end)
 {
-	const struct timespec nap = { .tv_nsec = 500000 };
 	int i;
 
 	if (atomic_load(&head->state) != SPOOL_OPEN)
 		return false;
 	for (i = 0; i < (atomic_load(&abandoned) ? 1 : PATIENCE); i++) {
 		if (i)
-			syscall(SYS_nanosleep, &nap, NULL);
+			nap();
 		if (end <= atomic_load(&head->limit))
 			return true;
 		if (atomic_load(&head->state) != SPOOL_OPEN)
@@ -219,17 +231,25 @@ static unsigned char *reserve(struct window *window, size_t size)
 	return place;
 }
 
+/* A yield alone is no wait: among many threads on few processors the holder may not run again for thousands of them. */
 static struct window *window_get(void)
 {
 	int i, try;
 
-	for (try = 0; try < TRIES; try++) {
+	for (try = 0; try < YIELDS + (atomic_load(&stuck) ? 1 : 2 * PATIENCE); try++) {
 		for (i = 0; i < WINDOWS; i++)
 			if (!atomic_load_explicit(&windows[i].held, memory_order_relaxed) &&
-			    !atomic_exchange(&windows[i].held, 1))
+			    !atomic_exchange(&windows[i].held, 1)) {
+				if (atomic_load_explicit(&stuck, memory_order_relaxed))
+					atomic_store(&stuck, false);
 				return &windows[i];
-		syscall(SYS_sched_yield);
+			}
+		if (try < YIELDS)
+			syscall(SYS_sched_yield);
+		else
+			nap();
 	}
+	atomic_store(&stuck, true);
 	return NULL;
 }
 
@@ -239,6 +259,7 @@ void spool_forked(void)
 
 	for (i = 0; i < WINDOWS; i++)
 		atomic_store(&windows[i].held, 0);
+	atomic_store(&stuck, false);
 }
 
 static size_t copy(void *to, size_t room, const struct iovec *from, size_t count)

@@ -118,6 +118,10 @@ _Static_assert(sizeof(struct frame) == 112, "spool.py reads this");
 bool spool_open(const char *path);
 
 bool spool_active(void);
+
+/* Counts a call or an event that cannot be written. */
+void spool_missed(void);
+
 bool spool_keeps_values(void);
 
 /* Whether this process, as it is now, could open the spool again. */
