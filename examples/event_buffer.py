@@ -6,7 +6,6 @@ The Guest class is what an embedder writes: how its guest's memory, files and dr
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 from nvproxy_model import File, Files, Policy, Session
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS
@@ -20,13 +19,6 @@ ARG, PARAMS = 0x1000, 0x2000
 CTL, EVENTS = 3, 4
 RECORD_SIZE, RECORD_COUNT, VARDATA_SIZE = 0x20, 0x4000, 0x400
 USER_READ_ONLY = 0x400000
-
-
-def fill(of: Any, **values: int) -> bytes:
-    """The bytes of a struct, zero but for the fields named."""
-    fields = of.parse(bytes(of.sizeof()))
-    fields.update(values)
-    return bytes(of.build(fields))
 
 
 class Guest:
@@ -51,8 +43,7 @@ class Guest:
 
     def alloc(self, parent: int, hclass: int, params: bytes = b"") -> int:
         """NV_ESC_RM_ALLOC; the new handle."""
-        argument = fill(
-            NVOS64_PARAMETERS,
+        argument = NVOS64_PARAMETERS.make(
             hRoot=self.client,
             hObjectParent=parent,
             hClass=hclass,
@@ -64,8 +55,7 @@ class Guest:
 
     def control(self, handle: int, command: int, params: bytes = b"") -> int:
         """NV_ESC_RM_CONTROL; the NV status."""
-        argument = fill(
-            NVOS54_PARAMETERS,
+        argument = NVOS54_PARAMETERS.make(
             hClient=self.client,
             hObject=handle,
             cmd=command,
@@ -92,21 +82,18 @@ def main() -> Guest:
     memory = NV_MEMORY_ALLOCATION_PARAMS.at(guest.policy.version)
     sizes = (0x20, RECORD_SIZE * RECORD_COUNT, VARDATA_SIZE)
     header, record, vardata = (
-        guest.alloc(client, 0x90CE, fill(memory, size=size, attr2=USER_READ_ONLY)) for size in sizes
+        guest.alloc(client, 0x90CE, memory.make(size=size, attr2=USER_READ_ONLY)) for size in sizes
     )
 
-    mapping = nv_ioctl_nvos33_parameters_with_fd.parse(bytes(nv_ioctl_nvos33_parameters_with_fd.sizeof()))
-    mapping.params.update({"hClient": client, "hDevice": client, "hMemory": header, "length": 0x20})
-    mapping.fd = EVENTS
-    guest.ioctl(0x4E, nv_ioctl_nvos33_parameters_with_fd.build(mapping))
+    shared = {"hClient": client, "hDevice": client, "hMemory": header, "length": 0x20}
+    guest.ioctl(0x4E, nv_ioctl_nvos33_parameters_with_fd.make(params=shared, fd=EVENTS))
     print("map: ", guest.files[EVENTS].mapping, "mmap(2):", guest.session.mmap(EVENTS, 0x20).ret)
 
     guest.ioctl(0xCE, struct.pack("<IIiI", client, 0, EVENTS, 0))  # NV_ESC_ALLOC_OS_EVENT
     buffer = guest.alloc(
         client,
         0x90CD,
-        fill(
-            NV_EVENT_BUFFER_ALLOC_PARAMETERS,
+        NV_EVENT_BUFFER_ALLOC_PARAMETERS.make(
             recordSize=RECORD_SIZE,
             recordCount=RECORD_COUNT,
             vardataBufferSize=VARDATA_SIZE,
@@ -122,13 +109,13 @@ def main() -> Guest:
     seen = NV_EVENT_BUFFER_ALLOC_PARAMETERS.parse(guest.memory.read(PARAMS, 72))
     print(f"notificationHandle: the program sees {seen.notificationHandle}, the driver {1 + (1 << 20)}")
 
-    bind = fill(
-        NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_PARAMS, hEventBuffer=buffer, recordSize=RECORD_SIZE, levelOfDetail=1
+    bind = NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_PARAMS.make(
+        hEventBuffer=buffer, recordSize=RECORD_SIZE, levelOfDetail=1
     )
     guest.control(subdevice, 0x20801231, bind)
     guest.control(buffer, 0x90CD0101, struct.pack("<BxxxI", 1, 0))  # ENABLE_EVENTS
     guest.control(buffer, 0x90CD0104)  # FLUSH
-    guest.control(buffer, 0x90CD0102, fill(NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS, recordBufferGet=1))
+    guest.control(buffer, 0x90CD0102, NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS.make(recordBufferGet=1))
 
     guest.free(record)  # and with it the buffer
     guest.control(buffer, 0x90CD0104)

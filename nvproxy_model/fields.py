@@ -7,7 +7,8 @@ or went::
 NV_EXAMPLE_PARAMETERS = CStruct( "NV_EXAMPLE_PARAMETERS", "hObject" / Handle(depends=True), "fd" / Fd(),
 since("550.40.07", "list" / UserPointer(NvU32, count="listCount"), "listCount" / NvU32), )
 
-It stays an ordinary construct: ``parse``, ``build``, ``sizeof``, ``"name" / X`` and ``X[n]`` work.
+``make``, ``read`` and ``edit`` go from names to bytes and back (`nvproxy_model.values`). It stays an ordinary
+construct: ``parse``, ``build``, ``sizeof``, ``"name" / X`` and ``X[n]`` work.
 ``NvU8[4][8]`` composes from the inside, so it is C's ``NvU8 x[8][4]``.
 """
 
@@ -25,6 +26,7 @@ from construct.core import stream_read, stream_write
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.layout import Field, Layout
 from nvproxy_model.lifetime import Lineage, Releases, alive, releases
+from nvproxy_model.values import Values
 
 __all__ = [
     "CStruct",
@@ -328,7 +330,7 @@ def _place(ctype: str | None, subcons: tuple[Any, ...], union: bool) -> tuple[li
     return members, -(-end // align) * align, align
 
 
-class _Record:
+class _Record(Values):
     """What CStruct and CUnion share: versions, layout, names."""
 
     kind: str
@@ -351,6 +353,7 @@ class _Record:
         last: str | tuple[str, ...],
     ) -> tuple[Any, ...]:
         self.ctype = ctype
+        self._origin = self
         self.lifetime = _Versioned((), releases(first), releases(last))
         self._declared = declared
         self._renamed = dict(renamed or {})
@@ -382,7 +385,7 @@ class _Record:
         """This record as it is in one release; equal variants are the same object."""
         known = self._at.get(version)
         if known is None:
-            known = self._at[version] = self._variant(version)
+            known = self._at.setdefault(version, self._variant(version))
         return known
 
     def _variant(self, version: Lineage) -> Any:
@@ -392,7 +395,9 @@ class _Record:
         variant = self._variants.get(key)
         if variant is None:
             same = ctype == self.ctype and subcons == self._declared
-            variant = self._variants[key] = self if same else type(self)(ctype, *subcons)  # type: ignore[call-arg]
+            variant = self if same else type(self)(ctype, *subcons)  # type: ignore[call-arg]
+            variant._origin = self._origin
+            variant = self._variants.setdefault(key, variant)
         return variant
 
     def _resolve(self, subcon: Any, version: Lineage) -> Any:
@@ -427,7 +432,7 @@ class _Record:
         """The layout as `nvproxy_model.drivers` states it for a header's struct, so that the two can be
         compared."""
         name = self.ctype or f"<{self.kind}>"
-        return Layout(name, self.kind, self.sizeof(), self.align, tuple(map(_field, self.members)))  # type: ignore[attr-defined]
+        return Layout(name, self.kind, self.sizeof(), self.align, tuple(map(_field, self.members)))
 
 
 def _rewrap(subcon: Any, inner: Any) -> Any:

@@ -62,7 +62,7 @@ ARROWS: dict[str, set[str]] = {
     "drivers.sources": {"drivers.parsing", "drivers.privileges", "drivers.release", "errors", "lazy"},
     "drivers.yaml_file": {"errors"},
     "errors": set(),
-    "fields": {"errors", "layout", "lifetime"},
+    "fields": {"errors", "layout", "lifetime", "values"},
     "files": {"errors"},
     "followed": set(),
     "ioctl": set(),
@@ -226,6 +226,7 @@ ARROWS: dict[str, set[str]] = {
         "trace.format",
         "trace.reader",
     },
+    "values": {"lifetime", "versions"},
     "versions": {"errors", "followed"},
 }
 
@@ -233,7 +234,20 @@ DYNAMIC = {"nvproxy_model.lazy", "nvproxy_model.tools.command"}
 """Modules that call ``import_module``: for the public names of a package, and for the subcommand that was asked for."""
 
 WINGED = ("drivers", "trace", "tools")
-LIGHT = {"abi", "caps", "errors", "fields", "followed", "layout", "policy", "rules", "session", "structs", "versions"}
+LIGHT = {
+    "abi",
+    "caps",
+    "errors",
+    "fields",
+    "followed",
+    "layout",
+    "policy",
+    "rules",
+    "session",
+    "structs",
+    "values",
+    "versions",
+}
 """Units that an embedder gets: these need construct and PyYAML alone."""
 
 

@@ -70,12 +70,6 @@ def both(world: World) -> Iterator[Both]:
         yield Both(broker)
 
 
-def filled(of: object, **values: int) -> bytes:
-    fields = of.parse(bytes(of.sizeof()))  # type: ignore[attr-defined]
-    fields.update(values)
-    return bytes(of.build(fields))  # type: ignore[attr-defined]
-
-
 def ours(call: GuestCall) -> bool:
     """Whether the call reaches the broker: other type bytes are other drivers'. A dma-buf needs a real descriptor."""
     return call.request >> 8 & 0xFF in (0, ord("F")) and call.request & 0xFF != 0xD9
@@ -115,20 +109,18 @@ def test_the_same_answers_and_the_same_memory(both: Both, call: GuestCall, fd: i
 
 def test_a_client_and_its_objects(both: Both) -> None:
     """What the drawn calls seldom reach: objects that are really there."""
-    both.put(ARGUMENT, filled(NVOS64_PARAMETERS, hClass=0x41))
+    both.put(ARGUMENT, NVOS64_PARAMETERS.make(hClass=0x41))
     both.ioctl(FRONTEND, 0xC030462B, ARGUMENT)
     client = int(NVOS64_PARAMETERS.parse(both.memory.read(ARGUMENT, 48)).hObjectNew)
     assert client
     both.put(PARAMS, bytes(56))
-    device = filled(
-        NVOS64_PARAMETERS, hRoot=client, hObjectParent=client, hObjectNew=0x80001, hClass=0x80, pAllocParms=PARAMS
+    device = NVOS64_PARAMETERS.make(
+        hRoot=client, hObjectParent=client, hObjectNew=0x80001, hClass=0x80, pAllocParms=PARAMS
     )
     for _ in range(2):  # the second time the handle is taken
         both.put(ARGUMENT, device)
         both.ioctl(FRONTEND, 0xC030462B, ARGUMENT)
-    both.put(
-        ARGUMENT, filled(NVOS54_PARAMETERS, hClient=client, hObject=client, cmd=0x1F0, params=PARAMS, paramsSize=4)
-    )
+    both.put(ARGUMENT, NVOS54_PARAMETERS.make(hClient=client, hObject=client, cmd=0x1F0, params=PARAMS, paramsSize=4))
     both.ioctl(FRONTEND, 0xC020462A, ARGUMENT)
     for handle in (0x80001, client, client):
         both.put(ARGUMENT, struct.pack("<IIII", client, 0, handle, 0xDEAD))

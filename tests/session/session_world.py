@@ -6,7 +6,6 @@ import struct
 from typing import Any
 
 from nvproxy_model import Files, Policy, Result, Session
-from nvproxy_model.fields import CStruct
 from nvproxy_model.session.ports import Buffer, File, Host
 from nvproxy_model.structs.nvos import (
     NVOS00_PARAMETERS,
@@ -165,15 +164,6 @@ class World:
                 assert obj in dependent.deps
 
 
-def fill(of: CStruct, **values: int) -> bytes:
-    """The bytes of a struct that is zero but for these fields."""
-    fields = of.parse(bytes(of.sizeof()))
-    for name, value in values.items():
-        assert name in fields
-        fields[name] = value
-    return bytes(of.build(fields))
-
-
 __all__ = [
     "ADDRESS_MARK",
     "ARG",
@@ -183,7 +173,6 @@ __all__ = [
     "SPARE",
     "Addressing",
     "World",
-    "fill",
     "host_fd",
     "request",
 ]

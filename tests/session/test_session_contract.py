@@ -16,7 +16,7 @@ from nvproxy_model.session.ports import MapContext
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS
 from nvproxy_model.structs.nvos import NV_MEMORY_ALLOCATION_PARAMS
 from tests.session.paged import PAGE
-from tests.session.session_world import World, fill
+from tests.session.session_world import World
 from tests.session.test_session_after import CLIENT, CTL, DATA, Guest, nvos54, nvos64, os_descriptor
 
 FD_EVENT = 0xCE
@@ -274,12 +274,10 @@ def test_the_driver_agrees_about_invalidated_handles() -> None:
     world = World()
     fd = world.open()
     _, _, client = world.alloc(fd, 0, 0, 0, 0x41)
-    params = fill(NV_MEMORY_ALLOCATION_PARAMS.at(world.policy.version), size=0x1000, attr2=0x400000)
+    params = NV_MEMORY_ALLOCATION_PARAMS.at(world.policy.version).make(size=0x1000, attr2=0x400000)
     for handle in (0x20, 0x21):
         assert world.alloc(fd, client, client, handle, 0x90CE, params)[1] == 0
-    buffer = fill(
-        NV_EVENT_BUFFER_ALLOC_PARAMETERS, recordSize=32, recordCount=4, hBufferHeader=0x20, hRecordBuffer=0x21
-    )
+    buffer = NV_EVENT_BUFFER_ALLOC_PARAMETERS.make(recordSize=32, recordCount=4, hBufferHeader=0x20, hRecordBuffer=0x21)
     assert world.alloc(fd, client, client, 0x30, 0x90CD, buffer)[1] == 0
     assert world.free(fd, client, 0x21)[1] == 0
     graph = world.session.graph
@@ -473,12 +471,12 @@ def test_a_buffer_that_is_freed_is_forgotten() -> None:
     _, _, client = world.alloc(fd, 0, 0, 0, 0x41)
     _, _, device = world.alloc(fd, client, client, 0x10, 0x80)
     assert world.alloc(fd, client, device, 0x11, 0x2080, bytes(4))[1] == 0
-    memory = fill(NV_MEMORY_ALLOCATION_PARAMS.at(world.policy.version), size=0x1000, attr2=0x400000)
+    memory = NV_MEMORY_ALLOCATION_PARAMS.at(world.policy.version).make(size=0x1000, attr2=0x400000)
     for handle in (0x20, 0x21):
         assert world.alloc(fd, client, client, handle, 0x90CE, memory)[1] == 0
     fields = {"recordSize": 0x30, "recordCount": 4, "hBufferHeader": 0x20, "hRecordBuffer": 0x21, "hSubDevice": 0x11}
     for _ in range(3):
-        assert world.alloc(fd, client, client, 0x30, 0x90CD, fill(NV_EVENT_BUFFER_ALLOC_PARAMETERS, **fields))[1] == 0
+        assert world.alloc(fd, client, client, 0x30, 0x90CD, NV_EVENT_BUFFER_ALLOC_PARAMETERS.make(**fields))[1] == 0
         assert len(world.session.events._record_size) == 1
         assert world.free(fd, client, 0x30)[1] == 0
         assert len(world.session.events._record_size) == 0

@@ -13,7 +13,7 @@ from nvproxy_model.structs.ctrl2080gr import (
     NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_V2_PARAMS,
 )
 from nvproxy_model.structs.nvos import NV_MEMORY_ALLOCATION_PARAMS
-from tests.session.session_world import PARAMS, World, fill
+from tests.session.session_world import PARAMS, World
 
 FECS_BIND, FECS_BIND_V2, VIDEO_BIND = 0x20801231, 0x20801238, 0x20800309
 HEADER, RECORD, DEVICE, SUBDEVICE, BUFFER = 0x20, 0x21, 0x10, 0x11, 0x30
@@ -29,7 +29,7 @@ class Profiler(World):
         _, _, self.client = self.alloc(self.fd, 0, 0, 0, 0x41)
         assert self.alloc(self.fd, self.client, self.client, DEVICE, 0x80)[1] == 0
         assert self.alloc(self.fd, self.client, DEVICE, SUBDEVICE, 0x2080)[1] == 0
-        memory = fill(NV_MEMORY_ALLOCATION_PARAMS.at(self.policy.version), size=0x1000, attr2=0x400000)
+        memory = NV_MEMORY_ALLOCATION_PARAMS.at(self.policy.version).make(size=0x1000, attr2=0x400000)
         for handle in (HEADER, RECORD):
             self.alloc(self.fd, self.client, self.client, handle, 0x90CE, memory)
 
@@ -42,7 +42,7 @@ class Profiler(World):
             "hBufferHeader": HEADER,
             "hRecordBuffer": RECORD,
         }
-        params = fill(NV_EVENT_BUFFER_ALLOC_PARAMETERS, **{**good, **values})
+        params = NV_EVENT_BUFFER_ALLOC_PARAMETERS.make(**{**good, **values})
         result, status, _ = self.alloc(self.fd, self.client, self.client, handle, 0x90CD, params)
         assert self.memory.read(PARAMS + 40, 8) == params[40:48]
         return result.errno, status, result.decision.why if result.decision is not None else None
@@ -54,7 +54,7 @@ class Profiler(World):
             FECS_BIND_V2: NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_V2_PARAMS,
             VIDEO_BIND: NV2080_CTRL_EVENT_VIDEO_BIND_EVTBUF_PARAMS,
         }[command]
-        result, status = self.control(self.fd, self.client, SUBDEVICE, command, fill(of, hEventBuffer=BUFFER, **values))
+        result, status = self.control(self.fd, self.client, SUBDEVICE, command, of.make(hEventBuffer=BUFFER, **values))
         return status, result.decision.why if result.decision is not None else None
 
 
@@ -74,7 +74,7 @@ def test_only_a_registered_event_may_be_named() -> None:
     assert guest.buffer(notificationHandle=guest.event) == (0, 0, Why.RULE)
     _, _, other = guest.alloc(guest.fd, 0, 0, 0, 0x41)
     guest.client, mine = other, guest.client
-    memory = fill(NV_MEMORY_ALLOCATION_PARAMS.at(guest.policy.version), size=0x1000, attr2=0x400000)
+    memory = NV_MEMORY_ALLOCATION_PARAMS.at(guest.policy.version).make(size=0x1000, attr2=0x400000)
     for handle in (HEADER, RECORD):
         guest.alloc(guest.fd, other, other, handle, 0x90CE, memory)
     assert guest.buffer(notificationHandle=guest.event) == refused, "another client's event"
@@ -137,7 +137,7 @@ def test_deviceless_memory_needs_profiling() -> None:
         guest = World("580.159.04", "compute,utility", profile=profile)
         fd = guest.open()
         _, _, client = guest.alloc(fd, 0, 0, 0, 0x41)
-        params = fill(NV_MEMORY_ALLOCATION_PARAMS.at(guest.policy.version), size=0x1000, attr2=0x400000)
+        params = NV_MEMORY_ALLOCATION_PARAMS.at(guest.policy.version).make(size=0x1000, attr2=0x400000)
         assert guest.alloc(fd, client, client, HEADER, 0x90CE, params)[1] == status
 
 

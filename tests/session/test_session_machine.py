@@ -18,7 +18,7 @@ from nvproxy_model.structs.nvos import (
     NV_MEMORY_ALLOCATION_PARAMS,
     NV_VASPACE_ALLOCATION_PARAMETERS,
 )
-from tests.session.session_world import PARAMS, World, fill
+from tests.session.session_world import PARAMS, World
 
 VASPACE, GROUP, SHARE = 0x90F1, 0xA06C, 0x9067
 READ_ONLY = 0x400000
@@ -147,7 +147,7 @@ class Guest(RuleBasedStateMachine):
             self._memory(data, new)
 
     def _memory(self, data: st.DataObject, client: int) -> None:
-        params = fill(NV_MEMORY_ALLOCATION_PARAMS.at(self.world.policy.version), size=0x1000, attr2=READ_ONLY)
+        params = NV_MEMORY_ALLOCATION_PARAMS.at(self.world.policy.version).make(size=0x1000, attr2=READ_ONLY)
         self._allocate(data, client, client, nv.NV01_MEMORY_DEVICELESS, params)
 
     @rule(data=st.data())
@@ -162,9 +162,9 @@ class Guest(RuleBasedStateMachine):
         params = bytes(NV_VASPACE_ALLOCATION_PARAMETERS.at(self.world.policy.version).sizeof())
         self._allocate(data, client, device, VASPACE, params)
         space = self._pick(data, client, VASPACE)
-        self._allocate(data, client, device, GROUP, fill(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS, hVASpace=space), space)
+        self._allocate(data, client, device, GROUP, NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS.make(hVASpace=space), space)
         group, space = self._pick(data, client, GROUP), self._pick(data, client, VASPACE)
-        self._allocate(data, client, group, SHARE, fill(NV_CTXSHARE_ALLOCATION_PARAMETERS, hVASpace=space), space)
+        self._allocate(data, client, group, SHARE, NV_CTXSHARE_ALLOCATION_PARAMETERS.make(hVASpace=space), space)
 
     @rule(data=st.data(), free=st.booleans())
     def os_event(self, data: st.DataObject, free: bool) -> None:
@@ -175,8 +175,7 @@ class Guest(RuleBasedStateMachine):
         of = NV_EVENT_BUFFER_ALLOC_PARAMETERS
         client, event = self._client(data), self._fd(data) if with_event else 0
         header, record, vardata = (self._pick(data, client, nv.NV01_MEMORY_DEVICELESS) for _ in range(3))
-        params = fill(
-            of,
+        params = of.make(
             recordSize=0x20,
             recordCount=0x10,
             vardataBufferSize=0x400 if with_vardata else 0,

@@ -10,7 +10,7 @@ import pytest
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS
 from nvproxy_model.structs.nvos import NV_MEMORY_ALLOCATION_PARAMS
-from tests.session.session_world import World, fill, request
+from tests.session.session_world import World, request
 
 HEADER, RECORD, BUFFER, COPY = 0x20, 0x21, 0x30, 0x40
 
@@ -23,11 +23,11 @@ class Two(World):
         self.fd, self.other_fd = self.open(), self.open()
         _, _, self.client = self.alloc(self.fd, 0, 0, 0, 0x41)
         _, _, self.other = self.alloc(self.other_fd, 0, 0, 0, 0x41)
-        memory = fill(NV_MEMORY_ALLOCATION_PARAMS.at(self.policy.version), size=0x1000, attr2=0x400000)
+        memory = NV_MEMORY_ALLOCATION_PARAMS.at(self.policy.version).make(size=0x1000, attr2=0x400000)
         for handle in (HEADER, RECORD):
             assert self.alloc(self.fd, self.client, self.client, handle, nv.NV01_MEMORY_DEVICELESS, memory)[1] == 0
-        params = fill(
-            NV_EVENT_BUFFER_ALLOC_PARAMETERS, recordSize=32, recordCount=4, hBufferHeader=HEADER, hRecordBuffer=RECORD
+        params = NV_EVENT_BUFFER_ALLOC_PARAMETERS.make(
+            recordSize=32, recordCount=4, hBufferHeader=HEADER, hRecordBuffer=RECORD
         )
         assert self.alloc(self.fd, self.client, self.client, BUFFER, nv.NV_EVENT_BUFFER, params)[1] == 0
         assert self.dup(self.other_fd, self.other, self.other, COPY, self.client, BUFFER)[1] == 0
