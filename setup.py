@@ -1,22 +1,36 @@
-"""The native parts: plain shared objects that know nothing of Python, one compiler call each; and the commands' pages.
+"""The native parts: plain shared objects that know nothing of Python, one compiler call each; the commands' pages; the version.
 
-NVPROXY_NATIVE=0 leaves them out: the package is then pure, and the commands that need them say so.
+NVPROXY_NATIVE=0 leaves the native parts out: the package is then pure, and the commands that need them say so.
+The same files give the same distributions, byte for byte: SOURCE_DATE_EPOCH is the time in them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from distutils.command.install_data import install_data  # setuptools' own, once it is imported
+from email.parser import Parser
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))
+from nvproxy_model._version import UNTAGGED  # noqa: E402
+
+TIME = int(os.environ.setdefault("SOURCE_DATE_EPOCH", "315532800"))  # 1980-01-01, the earliest that a wheel can say
+os.umask(0o022)  # a wheel keeps the rights of its files
 
 SHIM = "cuinterpose/src/"
 RECORDER = "nvproxy_model/trace/record/recorder/"
@@ -117,10 +131,53 @@ class Pages(install_data):
     """Manual pages and shell completions, written from the commands' declarations, which need no dependency."""
 
     def run(self) -> None:
-        sys.path.insert(0, str(Path(__file__).parent))
         from nvproxy_model.tools import pages
 
-        self.outfiles = [str(path) for path in pages.write(Path(self.install_dir))]
+        written = pages.write(Path(self.install_dir), self.distribution.get_version())
+        self.outfiles = [str(path) for path in written]
+
+
+class SourceDistribution(sdist):
+    """A tar file in which neither who built it nor when nor in what order makes a difference."""
+
+    def make_archive(self, base_name: str, format: str, root_dir=None, base_dir=None, owner=None, group=None) -> str:
+        def impersonal(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+            entry.uid = entry.gid = 0
+            entry.uname = entry.gname = ""
+            entry.mtime = TIME
+            entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+            return entry
+
+        path = f"{base_name}.tar.gz"
+        with (
+            open(path, "wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=TIME) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for entry in [Path(base_dir), *sorted(Path(base_dir).rglob("*"))]:
+                archive.add(entry, recursive=False, filter=impersonal)
+        return path
+
+
+def version() -> str:
+    """That of the tag vX.Y.Z which is checked out; after it, a development release of the one that comes next.
+
+    A source distribution says its own. UNTAGGED where there is neither git nor a tag.
+    """
+    if (ROOT / "PKG-INFO").exists():
+        return Parser().parsestr((ROOT / "PKG-INFO").read_text("utf-8"))["Version"]
+    described = ""
+    if (ROOT / ".git").exists():
+        command = ["git", "-C", str(ROOT), "describe", "--tags", "--long", "--match", "v[0-9]*"]
+        with contextlib.suppress(FileNotFoundError):
+            described = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    if not described:
+        return UNTAGGED
+    found = re.fullmatch(r"v(\d+\.\d+\.)(\d+)-(\d+)-(g[0-9a-f]+)", described)
+    if found is None:
+        raise SystemExit(f"error: a release's tag is vX.Y.Z, and git describes this tree as {described}")
+    branch, patch, commits, commit = found.groups()
+    return f"{branch}{patch}" if commits == "0" else f"{branch}{int(patch) + 1}.dev{commits}+{commit}"
 
 
 native = (
@@ -130,7 +187,13 @@ native = (
     and MACHINE in ("x86_64", "aarch64")
 )
 setup(
+    version=version(),
     ext_modules=NATIVE if native else [],
-    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel, "install_data": Pages},
+    cmdclass={
+        "build_ext": BuildNative,
+        "bdist_wheel": PlatformWheel,
+        "install_data": Pages,
+        "sdist": SourceDistribution,
+    },
     data_files=[("share", [])],  # what install_data is run for
 )

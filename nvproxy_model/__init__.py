@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from nvproxy_model.lazy import lazy
 
 if TYPE_CHECKING:
+    from nvproxy_model._version import __version__
     from nvproxy_model.caps import Caps
     from nvproxy_model.errors import (
         DefinitionError,
@@ -23,6 +24,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "_version": ("__version__",),
             "errors": (
                 "DefinitionError",
                 "HostError",
@@ -39,8 +41,6 @@ else:
             "session.session": ("Session",),
         },
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Buffer",
@@ -64,4 +64,5 @@ __all__ = [
     "UnsupportedDriverVersion",
     "Verdict",
     "Why",
+    "__version__",
 ]

@@ -30,21 +30,21 @@ _HELP = argument("-h", "--help", action="help", help="show this help message and
 _VERSION = argument(VERSION[0], action="version", help=VERSION[1])
 
 
-def files() -> Iterator[tuple[str, str]]:
+def files(version: str = __version__) -> Iterator[tuple[str, str]]:
     """The path below a prefix, and the text, of each page and completion."""
     for program in PROGRAMS:
-        yield f"share/man/man1/{program.name}.1", _manual(program)
+        yield f"share/man/man1/{program.name}.1", _manual(version, program)
         for command in program.commands:
-            yield f"share/man/man1/{program.name}-{command.name}.1", _manual(program, command)
+            yield f"share/man/man1/{program.name}-{command.name}.1", _manual(version, program, command)
         yield f"share/bash-completion/completions/{program.name}", _bash(program)
         yield f"share/zsh/site-functions/_{program.name}", _zsh(program)
         yield f"share/fish/vendor_completions.d/{program.name}.fish", _fish(program)
 
 
-def write(prefix: Path) -> list[Path]:
+def write(prefix: Path, version: str = __version__) -> list[Path]:
     """Write `files` below a folder; returns their paths. Raises OSError."""
     written = []
-    for name, text in files():
+    for name, text in files(version):
         path = prefix / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
@@ -110,11 +110,11 @@ def _roff(text: str) -> str:
     return re.sub(r"^(?=[.'])", r"\\&", text, flags=re.MULTILINE)
 
 
-def _manual(program: Program, command: Command | None = None) -> str:
+def _manual(version: str, program: Program, command: Command | None = None) -> str:
     name = f"{program.name}-{command.name}" if command else program.name
     what = command or program
     lines = [
-        f'.TH {name.upper()} 1 "" "nvproxy\\-model {__version__}"',
+        f'.TH {name.upper()} 1 "" "nvproxy\\-model {version}"',
         ".SH NAME",
         f"{_roff(name)} \\- {_roff(what.summary.rstrip('.'))}",
         ".SH SYNOPSIS",
