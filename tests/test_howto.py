@@ -82,6 +82,7 @@ def test_the_copy_answers_for_what_was_added(changed: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_all_other_tests_pass_in_the_copy(changed: Path) -> None:
     done = run(f"python -m pytest -q -p no:cacheprovider --ignore={Path(__file__).relative_to(ROOT)}", changed, 3600)
     assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-4000:]
