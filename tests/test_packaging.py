@@ -19,6 +19,7 @@ from nvproxy_model._version import UNTAGGED
 from nvproxy_model.tools.pages import files
 from tests import ROOT
 from tests.drivers.driver_world import git
+from tests.schemas import FILES
 
 CORE = {"construct", "pyyaml"}
 PACKAGE = ("__init__", "_version", "lazy")
@@ -43,6 +44,7 @@ def test_the_wheel(distributions: Path) -> None:
     assert top == {"nvproxy_model", "cuinterpose"}
     assert {name.partition(".data/data/")[2] for name in names if ".data/" in name} == {name for name, _ in files()}
     for wanted in (
+        *(str(path.relative_to(path.parents[2])) for path in FILES.values()),
         "nvproxy_model/structs/cl90cd.py",
         "nvproxy_model/tools/driver_differ.py",
         "nvproxy_model/driver_versions.yaml",
@@ -69,6 +71,7 @@ def test_the_source_distribution_holds_what_the_native_parts_need(distributions:
     }
     assert native
     assert native <= names
+    assert {str(path.relative_to(ROOT)) for path in ROOT.glob("*/schemas/*.json")} <= names
 
 
 def test_the_version_is_the_tags(tmp_path: Path) -> None:

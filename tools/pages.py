@@ -57,9 +57,14 @@ def table(program: Program) -> str:
     lines = ["| subcommand | what it does | exit status | JSON |", "| --- | --- | --- | --- |"]
     for command in program.commands:
         exits = "; ".join(f"{status}: {what}" for status, what in command.exits.items())
-        schemas = ", ".join(f"`{schema}`" for schema in command.schemas) or "-"
+        schemas = ", ".join(f"[`{name}`](../{schema_file(name)})" for name in command.schemas) or "-"
         lines.append(f"| `{command.name}` | {command.summary} | {exits} | {schemas} |")
     return "\n".join(lines) + "\n"
+
+
+def schema_file(name: str) -> str:
+    """Where in the source tree, and in a wheel, the schema of that name is."""
+    return f"nvproxy_model/schemas/{name.replace('/', '.')}.json"
 
 
 def updated(document: str, program: Program) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from cuinterpose import checkpoint, inventory, preflight
@@ -17,6 +15,7 @@ from cuinterpose.member import Phase
 from tests import ROOT
 from tests.cuinterpose.checkpoint_world import GRANULE, LIMITS, Stage, Worker
 from tests.cuinterpose.shim_world import Toolchain
+from tests.schemas import document
 
 
 def command(scene: Stage, *arguments: str | int) -> tuple[int, str, str]:
@@ -44,63 +43,6 @@ def pair(scene: Stage) -> tuple[Worker, Worker]:
     return creator, importer
 
 
-NUMBER, TEXT = {"type": "integer"}, {"type": "string"}
-OBSTACLE = {
-    "type": "object",
-    "required": ["code", "pid", "what", "way_out", "certain"],
-    "properties": {"code": TEXT, "pid": {"type": ["integer", "null"]}, "what": TEXT, "certain": {"type": "boolean"}},
-}
-SCHEMAS = {
-    "inventory": {
-        "type": "object",
-        "required": ["schema", "members"],
-        "properties": {
-            "schema": {"const": "cuinterpose.inventory/1"},
-            "members": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": [
-                        "pid",
-                        "tracked",
-                        "phase",
-                        "devices",
-                        "allocations",
-                        "imports",
-                        "reservations",
-                        "notes",
-                        "tickets",
-                    ],
-                    "properties": {"pid": NUMBER, "allocations": {"type": "array"}, "notes": {"type": "object"}},
-                },
-            },
-        },
-    },
-    "preflight": {
-        "type": "object",
-        "required": ["schema", "verdict", "driver", "members", "left_out", "obstacles", "accepted"],
-        "properties": {
-            "schema": {"const": "cuinterpose.preflight/1"},
-            "verdict": {"enum": ["ready", "refused", "cannot tell"]},
-            "obstacles": {"type": "array", "items": OBSTACLE},
-        },
-    },
-    "checkpoint": {
-        "type": "object",
-        "required": ["schema", "command", "outcome", "why", "members", "seconds", "lost", "steps", "obstacles"],
-        "properties": {
-            "schema": {"const": "cuinterpose.checkpoint/1"},
-            "outcome": {"enum": ["done", "refused", "put back", "lost", "unclear"]},
-            "steps": {
-                "type": "array",
-                "items": {"type": "object", "required": ["name", "pid", "why", "seconds"]},
-            },
-            "obstacles": {"type": "array", "items": OBSTACLE},
-        },
-    },
-}
-
-
 def test_the_commands(scene: Stage) -> None:
     creator, importer = pair(scene)
     for name, arguments in {
@@ -110,15 +52,14 @@ def test_the_commands(scene: Stage) -> None:
     }.items():
         status, text, error = command(scene, *arguments, "--json")
         assert (status, error) == (0, ""), text
-        jsonschema.validate(json.loads(text), SCHEMAS[name])
+        document(text)
         status, text, error = command(scene, *arguments)
         assert (status, error) == (0, "")
         assert str(creator.pid) in text or name != "inventory"
     assert command(scene, "checkpoint", "--all")[0] == 0
     assert scene.states() == [State.CHECKPOINTED] * 2
     status, text, _ = command(scene, "checkpoint", "--all", "--json")
-    jsonschema.validate(json.loads(text), SCHEMAS["checkpoint"])
-    assert (status, json.loads(text)["outcome"]) == (1, "refused")
+    assert (status, document(text)["outcome"]) == (1, "refused")
     status, text, _ = command(scene, "restore", "--all", "--verbose")
     assert status == 0
     assert "import" in text
@@ -248,7 +189,7 @@ def test_memory_that_is_too_large_to_be_shared_again(scene: Stage, granules: int
     assert f"process {importer.pid} would lose it" in text
     for name in ("checkpoint", "cycle"):
         status, text, _ = command(scene, name, "--all", "--json")
-        said = json.loads(text)
+        said = document(text)
         assert (status, said["outcome"], said["steps"]) == (1, "refused", [])
         assert [item["code"] for item in said["obstacles"]] == ["large-shared"]
     assert scene.states() == [State.RUNNING] * 2
@@ -256,7 +197,7 @@ def test_memory_that_is_too_large_to_be_shared_again(scene: Stage, granules: int
     assert importer.do("read 0 0 2") == "33"
     assert command(scene, "preflight", "--all", "--accept", "large-shared")[0] == 0
     status, text, _ = command(scene, "cycle", "--all", "--accept", "large-shared", "--json")
-    said = json.loads(text)
+    said = document(text)
     assert (status, said["outcome"]) == (1, "lost")
     assert any(f"process {importer.pid}" in line and "CUresult 1" in line for line in said["lost"])
     assert creator.do("read 0 0 2") == "33"

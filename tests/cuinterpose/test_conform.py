@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from cuinterpose import conform as module
 from cuinterpose import elf, launcher, surface
 from tests import ROOT
 from tests.cuinterpose.shim_world import DRIVERS, NATIVE, Command, World
+from tests.schemas import document
 
 REAL = "NVPROXY_LIBCUDA"
 
@@ -77,7 +77,7 @@ SHIMS = {
 def conform(command: Command, libcuda: Path | str, *options: str | Path) -> tuple[int, dict[str, object]]:
     done = command("conform", "--json", "--libcuda", libcuda, *options)
     assert done.stderr == ""
-    return done.returncode, json.loads(done.stdout)
+    return done.returncode, document(done.stdout)
 
 
 def check_full_coverage(coverage: dict[str, dict[str, str]], lacking: set[str]) -> None:

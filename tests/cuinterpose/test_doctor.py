@@ -25,6 +25,7 @@ from cuinterpose.remote_fd import descriptor_of
 from cuinterpose.ticket import Kind, Ticket, create, new_identity
 from tests.cuinterpose.share_library import Library, memfd, open_descriptors
 from tests.cuinterpose.shim_world import Command
+from tests.schemas import document
 
 MAPPER = """
 import mmap, sys
@@ -67,7 +68,7 @@ def doctor(command: Command, pid: int) -> tuple[int, dict[str, object], set[tupl
     """(exit status, the document, {(state, object's name, symbol)})"""
     done = command("doctor", "--json", str(pid))
     assert done.stderr == ""
-    found = json.loads(done.stdout)
+    found = document(done.stdout)
     assert found["schema"] == "cuinterpose.doctor/1"
     references = {(r["state"], Path(r["object"]).name, r["symbol"]) for r in found["references"]}
     return done.returncode, found, references
@@ -359,7 +360,7 @@ def test_paths_reach_a_terminal_as_text(command: Command, tmp_path: Path, option
     assert (done.returncode, done.stderr) == (2, b"")
     if options == ["--json"]:
         done.stdout.decode("ascii")
-        assert any(str(hostile).replace("\n", "\\012") in line for line in json.loads(done.stdout)["unreadable"])
+        assert any(str(hostile).replace("\n", "\\012") in line for line in document(done.stdout)["unreadable"])
         check_output(done, "\\u001b]0;pwned\\u0007")
     else:
         # the kernel itself writes a line break in a path as \\012
@@ -383,7 +384,7 @@ def test_endpoint_of_a_ticket_reaches_a_terminal_as_text(command: Command, optio
         os.close(fd)
     assert (done.returncode, done.stderr) == (0, b"")
     if options:
-        assert json.loads(done.stdout)["ticket"]["endpoint"] == "/" + HOSTILE_TEXT
+        assert document(done.stdout)["ticket"]["endpoint"] == "/" + HOSTILE_TEXT
         check_output(done, "\\u202egnp.so")
     else:
         check_output(done, HARMLESS)
@@ -444,7 +445,7 @@ def test_ticket_show(command: Command, library: Library) -> None:
     assert "multicast" in done.stdout
     assert TICKET.resource.hex() in done.stdout
     done = command("ticket", "show", "--json", str(os.getpid()), str(fd))
-    found = json.loads(done.stdout)
+    found = document(done.stdout)
     assert found["ticket"] == {
         "kind": "multicast",
         "participant": TICKET.participant.hex(),
@@ -461,7 +462,7 @@ def test_ticket_show_of_others(command: Command) -> None:
     bad = memfd(TICKET.encode(), 0)
     done = command("ticket", "show", "--json", str(os.getpid()), str(bad))
     assert done.returncode == 1
-    assert json.loads(done.stdout)["verdict"] == "bad ticket"
+    assert document(done.stdout)["verdict"] == "bad ticket"
     with open(os.devnull, "rb") as null:
         done = command("ticket", "show", str(os.getpid()), str(null.fileno()))
     assert done.returncode == 1
@@ -506,7 +507,7 @@ def test_peers(command: Command, tmp_path_factory: pytest.TempPathFactory) -> No
         assert members[first.participant.hex()].pid == os.getpid()
         done = command("peers", "--json", where)
         assert done.returncode == 1
-        found = json.loads(done.stdout)
+        found = document(done.stdout)
         assert [member["participant"] for member in found["members"]] == sorted(members)
     for wrong in ("0", "-1", "nan", "x"):
         assert command("peers", f"--timeout={wrong}", where).returncode == 2

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from nvproxy_model import live, versions
@@ -15,50 +13,9 @@ from nvproxy_model.live import DirectoryNodes
 from nvproxy_model.tools.policy import main
 from nvproxy_model.trace.reader import Reader
 from tests.live.watched import VERSION, LockedDriver, World
+from tests.schemas import document
 
 Run = Callable[..., int]
-
-NUMBER = {"type": "integer", "minimum": 0}
-NAMES = {"type": "array", "items": {"type": "string"}}
-REFUSAL = {
-    "type": "object",
-    "required": ["by", "table", "number", "name", "title", "answer", "why", "capabilities", "harmless", "count"],
-    "properties": {
-        "by": {"enum": ["nvproxy", "driver"]},
-        "table": {"enum": ["frontend", "uvm", "control", "alloc", "open"]},
-        "number": NUMBER,
-        "capabilities": NAMES,
-        "harmless": {"type": "boolean"},
-        "count": {"type": "integer", "minimum": 1},
-    },
-}
-REPORT = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["schema", "produced_by", "command", "status", "mode", "driver", "capabilities", "calls", "refused"],
-    "properties": {
-        "schema": {"const": "nvproxy-policy/run/1"},
-        "produced_by": {"type": "object"},
-        "command": NAMES,
-        "status": NUMBER,
-        "mode": {"enum": ["perform", "observe"]},
-        "driver": {"type": "string"},
-        "capabilities": NAMES,
-        "profile": {"type": "string"},
-        "calls": {"type": "object", "additionalProperties": NUMBER},
-        "refused": {"type": "array", "items": REFUSAL},
-        "refused_by_driver": {"type": "array", "items": REFUSAL},
-        "in_place": {"type": "array"},
-        "smallest_capabilities": {"anyOf": [{"type": "null"}, NAMES]},
-        "smallest_capabilities_for_all": {"anyOf": [{"type": "null"}, NAMES]},
-        "no_capability_admits": NAMES,
-        "not_restorable": {"type": "array"},
-        "verified": {"type": "object"},
-        "other_credentials": NUMBER,
-        "failures": {"type": "object", "additionalProperties": NUMBER},
-        "overhead": {"type": "object", "additionalProperties": {"type": "number"}},
-    },
-}
 
 
 @pytest.fixture
@@ -119,11 +76,10 @@ def test_verbose_reports_each_refusal_when_it_happens(run: Run, capfd: pytest.Ca
 
 def test_the_report_as_json(run: Run, tmp_path: Path) -> None:
     assert run("--report", tmp_path / "r.json", "-q") == 0
-    document = json.loads((tmp_path / "r.json").read_text())
-    jsonschema.validate(document, REPORT)
-    assert document["smallest_capabilities"] == ["compute", "profiling"]
-    assert document["calls"]["refused"] == 3
-    assert [row["title"] for row in document["refused"] if not row["harmless"]] == [
+    report = document((tmp_path / "r.json").read_text())
+    assert report["smallest_capabilities"] == ["compute", "profiling"]
+    assert report["calls"]["refused"] == 3
+    assert [row["title"] for row in report["refused"] if not row["harmless"]] == [
         "NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS (control 0x90cd0101)"
     ]
 
@@ -138,7 +94,7 @@ def test_the_report_as_markdown(run: Run, tmp_path: Path) -> None:
 def test_the_named_set_admits_the_run(run: Run, tmp_path: Path) -> None:
     """Under the smallest set nothing is refused for want of a capability, and under each smaller one something is."""
     assert run("--report", tmp_path / "r.json", "-q", program=("chain",)) == 0
-    caps = json.loads((tmp_path / "r.json").read_text())["smallest_capabilities"]
+    caps = document((tmp_path / "r.json").read_text())["smallest_capabilities"]
     assert caps == ["compute", "profiling"]
     assert run("--strict", "--caps", ",".join(caps), "-q", program=("chain",)) == 0
     for less in ("compute", "profiling"):

@@ -9,13 +9,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nvproxy_model import __version__, versions
 from nvproxy_model.tools.command import Command, OneOf, Program, programs
-from tests import ROOT
+from tests import ROOT, schemas
 
 PROGRAMS = programs()
 SUBCOMMANDS = [
@@ -160,7 +159,10 @@ def test_documents_name_their_schema_and_what_made_them(
     program = next(program for program in PROGRAMS if program.package == package)
     program.main([*DOCUMENTS[name], "--json"])
     out = capfd.readouterr().out
-    document: Any = json.loads(out.partition("\n")[0] if subcommand == "decode" else out)
+    document, *lines = map(json.loads, out.splitlines() if subcommand == "decode" else [out])
+    schemas.validate(document)
+    for line in lines:
+        schemas.validate(line, document["schema"])
     assert document["schema"] in program.command(subcommand).schemas
     made = document["produced_by"]
     assert set(made) == {"nvproxy_model", "gvisor_commit", "gvisor_change", "newest_release"}

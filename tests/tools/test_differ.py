@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 
 from nvproxy_model import versions
 from nvproxy_model.drivers import evidence, facts
-from nvproxy_model.drivers.compare.findings import CLASSES, KINDS
-from nvproxy_model.drivers.compare.scope import SCOPES
 from nvproxy_model.tools import driver_differ
 from tests.drivers.driver_world import ENVIRONMENT, git, repository, tree, write
+from tests.schemas import document
 
 
 def differ(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -42,59 +38,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return status, output, errors
 
 
-FINDING: dict[str, Any] = {
-    "type": "object",
-    "required": ["kind", "name", "detail", "base", "next", "class"],
-    "properties": {
-        "kind": {"enum": list(KINDS)},
-        "name": {"type": "string", "minLength": 1},
-        "detail": {"type": "string", "minLength": 1},
-        "base": {"type": ["integer", "string", "null"]},
-        "next": {"type": ["integer", "string", "null"]},
-        "class": {"enum": list(CLASSES)},
-        "scope": {"enum": list(SCOPES)},
-    },
-    "additionalProperties": False,
-}
-COUNT = {"type": "integer", "minimum": 0}
-CHECK = {
-    "type": "object",
-    "required": ["schema", "releases", "summary"],
-    "properties": {
-        "schema": {"const": "nvproxy-differ/check/1"},
-        "releases": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["version", "status", "reason", "headers", "structs", "constants", "findings"],
-                "properties": {
-                    "status": {"enum": ["same", "different", "agrees", "not-checkable"]},
-                    "headers": COUNT,
-                    "structs": COUNT,
-                    "constants": COUNT,
-                    "findings": {"type": "array", "items": FINDING},
-                },
-            },
-        },
-    },
-}
-DIFF = {
-    "type": "object",
-    "required": ["schema", "base", "next", "verdict", "compared", "findings"],
-    "properties": {
-        "schema": {"const": "nvproxy-differ/diff/2"},
-        "verdict": {"enum": ["same", "different"]},
-        "change": {"enum": ["none", "cosmetic", "additive", "breaking"]},
-        "compared": {"type": "object", "required": ["headers", "structs", "constants", "by_scope"]},
-        "findings": {"type": "array", "items": FINDING},
-    },
-}
-
-
 def test_check_of_the_recorded_facts(capsys: pytest.CaptureFixture[str]) -> None:
     status, output, errors = run(capsys, "check", "--json")
-    report = json.loads(output)
-    jsonschema.validate(report, CHECK)
+    report = document(output)
     assert (status, errors) == (0, "")
     known, compared = len(versions.load()), sum(name in facts.load() for name in versions.load())
     agree = sum(name in evidence.independent() for name in versions.load())
@@ -118,20 +64,19 @@ def test_check_of_the_recorded_facts(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_check_of_a_release_outside_the_table_names_its_model(capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "check", "570.211.01", "--json")
-    (release,) = json.loads(output)["releases"]
+    (release,) = document(output)["releases"]
     assert (status, release["status"], release["model"]) == (0, "same", "570.195.03")
 
 
 def test_check_that_compares_nothing_is_not_green(capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "check", "620.06.00", "--json")
     assert status == 2
-    assert json.loads(output)["releases"][0]["status"] == "not-checkable"
+    assert document(output)["releases"][0]["status"] == "not-checkable"
 
 
 def test_diff_of_patch_releases(capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "diff", "570.195.03", "570.211.01", "--json")
-    report = json.loads(output)
-    jsonschema.validate(report, DIFF)
+    report = document(output)
     assert (status, report["verdict"], report["change"], report["findings"]) == (0, "same", "none", [])
     assert report["compared"]["headers"] > 500
     assert report["compared"]["structs"] > 300
@@ -140,8 +85,7 @@ def test_diff_of_patch_releases(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_diff_of_all_names(capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "diff", "580.105.08", "590.44.01", "--all", "--json")
-    report = json.loads(output)
-    jsonschema.validate(report, DIFF)
+    report = document(output)
     assert (status, report["verdict"]) == (1, "different")
     found = [f for f in report["findings"] if f["name"].split(".")[0] == "NV00FD_ALLOCATION_PARAMETERS"]
     assert [(f["kind"], f["name"].split(".")[1], f["base"], f["next"]) for f in found] == [
@@ -162,7 +106,7 @@ def test_compat_place_history_layout_audit(capsys: pytest.CaptureFixture[str]) -
     assert status == 0
     assert '"570.211.01": {parent: "570.195.03", supported: false}' in output
     status, output, _ = run(capsys, "history", "NV_CHANNEL_ALLOC_PARAMS", "NVOS64_PARAMETERS", "--json")
-    channel, alloc = json.loads(output)["histories"]
+    channel, alloc = document(output)["histories"]
     assert [s["size"] for s in channel["states"]] == [304, 360, 368, 376]
     assert [(c["release"], c["to"]) for c in alloc["changes"]] == [
         ("515.43.04", "A"),
@@ -173,7 +117,7 @@ def test_compat_place_history_layout_audit(capsys: pytest.CaptureFixture[str]) -
     assert "28     4  (hole)" in output
     status, output, _ = run(capsys, "audit", "--driver", "580.105.08", "--json")
     assert status == 0
-    assert json.loads(output)["summary"]["problems"] == 0
+    assert document(output)["summary"]["problems"] == 0
 
 
 NVOS = (
@@ -195,7 +139,7 @@ def repo(tmp_path: Path) -> Path:
 def test_diff_of_a_repository(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = ("--source", str(repo))
     status, output, _ = run(capsys, "diff", "570.195.03", "570.211.01", *source, "--json")
-    assert (status, json.loads(output)["compared"]["structs"]) == (0, 1)
+    assert (status, document(output)["compared"]["structs"]) == (0, 1)
     status, output, _ = run(capsys, "diff", "570.211.01", "575.51.02", *source)
     assert status == 1
     assert "field-resized" in output
@@ -208,7 +152,7 @@ def test_diff_of_a_repository(repo: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_check_of_a_tree_outside_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "t", tree(NVOS, "555.58.02"))
     status, output, _ = run(capsys, "check", "--source", str(path), "--json")
-    releases = {r["version"]: r for r in json.loads(output)["releases"]}
+    releases = {r["version"]: r for r in document(output)["releases"]}
     assert status == 1
     assert (releases["555.58.02"]["status"], releases["555.58.02"]["model"]) == ("different", "555.42.02")
     assert releases["570.195.03"]["status"] == "not-checkable"
@@ -271,11 +215,11 @@ def test_four_commands_agree_on_a_pair(
     check, checked, _ = run(capsys, "check", following, "--json")
     place, placed, _ = run(capsys, "place", following, "--json")
     assert (compat, diff, check, place) == (status,) * 4
-    (release,) = json.loads(checked)["releases"]
-    assert release["model"] == json.loads(placed)["listed"] == base
-    deciding = {finding["name"] for finding in json.loads(text)["deciding"]}
-    assert deciding == {finding["name"] for finding in json.loads(differences)["findings"]}
-    assert {f["name"] for f in release["findings"]} == {f["name"] for f in json.loads(placed)["findings"]}
+    (release,) = document(checked)["releases"]
+    assert release["model"] == document(placed)["listed"] == base
+    deciding = {finding["name"] for finding in document(text)["deciding"]}
+    assert deciding == {finding["name"] for finding in document(differences)["findings"]}
+    assert {f["name"] for f in release["findings"]} == {f["name"] for f in document(placed)["findings"]}
     if following == "595.45.04":
         assert deciding == {finding["name"] for finding in release["findings"]} == {"NV_MEMORY_EXTENDED_USER"}
 
@@ -345,11 +289,11 @@ def test_a_terminal_has_progress_and_colour_and_a_pipe_has_neither(repo: Path) -
 
 def test_place_of_a_release_that_differs(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, output, _ = run(capsys, "place", "575.51.02", "--source", str(repo), "--json")
-    report = json.loads(output)
+    report = document(output)
     assert (status, report["listed"], report["verdict"]) == (1, "570.133.20", "different")
     assert report["yaml"] is None
     status, output, _ = run(capsys, "place", "570.211.01", "--source", str(repo), "--json")
-    report = json.loads(output)
+    report = document(output)
     assert (report["parent"], report["listed"], report["children"]) == ("570.195.03", "570.195.03", [])
     assert report["yaml"] == '"570.211.01": {parent: "570.195.03", supported: false}'
 
@@ -359,7 +303,7 @@ def test_place_prints_members_and_rows_to_paste(tmp_path: Path, capsys: pytest.C
     numbers = "#define NV_ESC_RM_FREE 0x99\n"
     repo = repository(tmp_path / "r", {"570.195.03": tree(NVOS), "570.999.01": tree(changed + numbers)})
     status, output, _ = run(capsys, "place", "570.999.01", "--source", str(repo), "--json")
-    report = json.loads(output)
+    report = document(output)
     assert status == 1
     assert '    since("570.999.01", "added" / NvU32[2]),  # after status' in report["members"]
     assert (
@@ -397,12 +341,12 @@ def test_what_the_table_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     releases = {"570.195.03": tree(NVOS), "570.207": tree(NVOS), "570.211.01": grown}
     repo = repository(tmp_path / "r", releases)
     status, output, _ = run(capsys, "check", "--unlisted", "--source", str(repo), "--json")
-    report = json.loads(output)
+    report = document(output)
     answers = {release["version"]: release for release in report["releases"]}
     assert list(answers) == ["570.207", "570.211.01"]
     assert (status, report["scope"]) == (1, "unlisted")
     for version, line in report["yaml"].items():
-        placed = json.loads(run(capsys, "place", version, "--source", str(repo), "--json")[1])
+        placed = document(run(capsys, "place", version, "--source", str(repo), "--json")[1])
         assert (placed["yaml"], placed["listed"]) == (line, answers[version]["model"])
         assert (placed["verdict"] == "same") == (answers[version]["status"] == "same")
     listed = write(tmp_path / "570.195.03", tree("", "570.195.03"))

@@ -13,6 +13,7 @@ import pytest
 
 from nvproxy_model import Policy, versions
 from nvproxy_model.tools.policy import drivers, main
+from tests import schemas
 
 TREE = versions.load()
 
@@ -26,7 +27,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
 
 
 def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
-    return json.loads(run(capsys, *argv, "--json")[1])
+    return schemas.document(run(capsys, *argv, "--json")[1])
 
 
 def test_the_list_is_the_table(capsys: pytest.CaptureFixture[str]) -> None:

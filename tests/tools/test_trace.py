@@ -18,7 +18,7 @@ from nvproxy_model.tools import trace as cli
 from nvproxy_model.tools.trace.decode import text as decoded_text
 from nvproxy_model.trace.record import preload as launcher
 from nvproxy_model.trace.record.mapped import Keeper, keeping
-from tests import ROOT
+from tests import ROOT, schemas
 
 TRACES = ROOT / "tests" / "data" / "traces"
 SMI = str(TRACES / "nvidia-smi.jsonl.gz")
@@ -61,6 +61,8 @@ def test_a_decoded_call_in_words(run: Run) -> None:
 def test_decode_as_json_lines(run: Run) -> None:
     status, out, _ = run("decode", SMI, "--json")
     objects = [json.loads(line) for line in out.splitlines()]
+    for one in objects:
+        schemas.validate(one, "nvproxy-trace/decode/1")
     assert status == 0
     assert objects[0]["schema"] == "nvproxy-trace/decode/1"
     assert objects[-1]["summary"] == {
@@ -116,7 +118,7 @@ def test_check_text_and_exit_status(run: Run) -> None:
 
 def test_check_as_json(run: Run) -> None:
     status, out, _ = run("check", SMI, "--json", "--all-drivers", "--strict")
-    document = json.loads(out)
+    document = schemas.document(out)
     assert status == 1
     assert document["schema"] == "nvproxy-trace/check/2"
     assert (document["driver"], document["rules_of"], document["verdict"]) == ("580.159.04", "580.159.04", "refused")
@@ -145,7 +147,7 @@ def test_compare(run: Run, tmp_path: Path) -> None:
     shutil.copy(SMI, other)
     assert run("compare", SMI, str(other))[0] == 0
     status, out, _ = run("compare", SMI, TORCH, "--json")
-    document = json.loads(out)
+    document = schemas.document(out)
     assert status == 1
     assert document["schema"] == "nvproxy-trace/compare/1"
     changes = [difference["change"] for difference in document["differences"]]
@@ -161,7 +163,7 @@ def test_compare(run: Run, tmp_path: Path) -> None:
 
 def test_stats_and_a_picture(run: Run, tmp_path: Path) -> None:
     status, out, _ = run("stats", TORCH, "--json")
-    document = json.loads(out)
+    document = schemas.document(out)
     assert status == 0
     assert document["ioctls"] == 710
     assert document["kinds"]["control"]["count"] == 273
@@ -176,7 +178,7 @@ def test_stats_and_a_picture(run: Run, tmp_path: Path) -> None:
 
 def test_census(run: Run) -> None:
     status, out, _ = run("census", str(TRACES), "--windows", "--json")
-    document = json.loads(out)
+    document = schemas.document(out)
     assert status == 0
     assert document["traces"] == 16
     assert {row["window"] for row in document["rows"]} == {"legacy-gss", "binapi"}
@@ -214,7 +216,7 @@ def test_scrub_and_replay(run: Run, tmp_path: Path) -> None:
     assert status == 0
     assert "pages of addresses replaced" in out
     status, out, _ = run("replay", str(out_path), "--json")
-    document = json.loads(out)
+    document = schemas.document(out)
     assert status == 0
     assert document["summary"]["divergences"] == 0
     status, out, _ = run("replay", CHAIN)

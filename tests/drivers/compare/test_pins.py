@@ -17,6 +17,7 @@ from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Field, Layout
 from nvproxy_model.tools.driver_differ import main
 from tests.drivers import driver_world
+from tests.schemas import document
 
 FACTS = facts.load()
 
@@ -96,7 +97,7 @@ def test_modeset_structs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     """NvKmsAllocDeviceParams has 1488 bytes at 570.86.15 and 1512 at 575.51.02."""
     text = "pin: 1\nstructs:\n  NvKmsAllocDeviceParams: {size: 1488}\n"
     status, out = run(capsys, write(tmp_path / "p.yaml", text), "--since", "570.86.15", "--json")
-    report = json.loads(out)
+    report = document(out)
     assert (status, report["schema"], report["status"]) == (1, "nvproxy-differ/pin/1", "different")
     assert report["pins"][0]["first"] == [{"version": "575.51.02", "actual": 1512}]
     assert report["first"] == ["575.51.02"]
@@ -108,7 +109,7 @@ def test_modeset_structs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_line_of_the_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A release with its ancestors: the side branches of 535 and 550 have no part in it."""
     status, out = run(capsys, write(tmp_path / "p.yaml", VAAPI), "--branch", "545.29.06", "--json")
-    report = json.loads(out)
+    report = document(out)
     assert status == 1
     assert report["pins"][0]["broken"][-1] == {"version": "545.29.06", "actual": 128}
     assert "535.129.03" not in report["satisfied"]
@@ -119,7 +120,7 @@ def test_a_layout_that_returns_breaks_twice(tmp_path: Path, capsys: pytest.Captu
     """NVLINK_GET_PLATFORM_INFO had 39 bytes at 580, 38 at 590 and 39 again at 595, with another last member."""
     text = "pin: 1\nstructs:\n  NV2080_CTRL_NVLINK_GET_PLATFORM_INFO_PARAMS:\n    size: 39\n    offsets: {linksPerSpigot: 38}\n"
     _, out = run(capsys, write(tmp_path / "p.yaml", text), "--since", "580.65.06", "--json")
-    size, offset = json.loads(out)["pins"]
+    size, offset = document(out)["pins"]
     assert [first["version"] for first in size["first"]] == ["590.44.01"]
     assert {broken["version"]: broken["actual"] for broken in offset["broken"]}["580.65.06"] is None
     assert "595.45.04" in size["holds"]

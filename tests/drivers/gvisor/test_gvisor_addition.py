@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from nvproxy_model.drivers.gvisor.parity import compare
 from nvproxy_model.errors import SourceError
 from nvproxy_model.tools.driver_differ import main
 from tests.drivers.gvisor.gvisor_trees import MODERN, NVGPU, write
+from tests.schemas import document
 
 FACTS = facts.load()
 METHODS = """
@@ -126,7 +126,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert text.startswith("590.48.01, below 580.105.08: 1 types, 1 rows\n")
     assert "\n== rows that have the old types\n   pkg/sentry/devices/nvproxy/version.go:" in text
     assert main(["gvisor", root, "--add", "590.48.01", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["types"][0]["name"] == "UVM_FREE_PARAMS_V590"
+    assert document(capsys.readouterr().out)["types"][0]["name"] == "UVM_FREE_PARAMS_V590"
     assert main(["gvisor", root, "--add", "580.126.18"]) == 0
     for arguments in (["--add", "590.1"], ["--add", "590.48.01", "--notes"]):
         with pytest.raises(SystemExit):

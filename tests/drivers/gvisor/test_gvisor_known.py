@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nvproxy_model.drivers.gvisor.known import KnownError, load
 from nvproxy_model.tools.driver_differ import main
 from tests.drivers.gvisor.gvisor_trees import write
+from tests.schemas import document
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -22,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 def test_known_findings_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = str(write(tmp_path / "tree"))
     status, text = run(capsys, root, "--json")
-    findings = json.loads(text)["findings"]
+    findings = document(text)["findings"]
     assert (status, bool(findings)) == (1, True)
     entries = [
         {"finding": f"{f['kind']} {f['name']}: {f['detail']}", "reason": "known since the beginning"} for f in findings
@@ -35,7 +36,7 @@ def test_known_findings_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"unused entry in {path}: size-differs x: y" in text
     path.write_text(json.dumps(entries[1:]))
     status, text = run(capsys, root, "--known", str(path), "--json")
-    report = json.loads(text)
+    report = document(text)
     assert (status, [f["name"] for f in report["findings"]]) == (1, [findings[0]["name"]])
     assert (len(report["known"]), report["unused"]) == (len(findings) - 1, [])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -20,6 +19,7 @@ from nvproxy_model.layout import Field, Layout
 from nvproxy_model.tools.driver_differ import main
 from tests.drivers import driver_world
 from tests.drivers.gvisor.gvisor_trees import BARE, MODERN, NVGPU, write
+from tests.schemas import document
 
 KNOWN_AT_ALL = {"535.104.05", "545.23.06", "580.105.08", "590.44.01", "590.48.01"}
 
@@ -379,7 +379,7 @@ def test_every_kind_is_explained() -> None:
 def test_exit_statuses_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     right = NVGPU[: NVGPU.index("type NVOS32AllocSize")]
     assert main(["gvisor", str(write(tmp_path / "same", nvgpu=right)), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = document(capsys.readouterr().out)
     assert (report["schema"], report["verdict"], report["findings"], report["unread"]) == (
         "nvproxy-differ/gvisor/1",
         "same",
@@ -388,13 +388,13 @@ def test_exit_statuses_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
     assert report["summary"]["same"] == 4
     assert main(["gvisor", str(write(tmp_path / "different")), "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = document(capsys.readouterr().out)
     assert [f["base"] for f in report["findings"] if f["detail"].endswith("size")] == [112]
     assert (
         main(["gvisor", str(write(tmp_path / "unread", MODERN.replace("// CHANGES", "for {\n}"), right)), "--json"])
         == 2
     )
-    report = json.loads(capsys.readouterr().out)
+    report = document(capsys.readouterr().out)
     assert (report["verdict"], [u["why"] for u in report["unread"]]) == (
         "unknown",
         ["a statement of kind for_statement"],
@@ -457,7 +457,7 @@ def test_driver_sources_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
     source = driver_world.write(tmp_path / "driver", headers)
     assert main(["gvisor", str(write(tmp_path / "gvisor")), "--source", str(source), "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = document(capsys.readouterr().out)
     assert report["summary"] == {
         "versions": 4,
         "same": 0,
@@ -476,7 +476,7 @@ def test_against_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     version = MODERN.replace("feHandler(rmFree, compUtil)", "feHandler(rmFree, nvconf.CapVideo)")
     nvgpu = NVGPU.replace("UVM_FREE         = 34", "UVM_FREE         = 35")
     assert main(["gvisor", str(write(tmp_path, version, nvgpu)), "--against", "model", "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = document(capsys.readouterr().out)
     by_name = {(f["kind"], f["name"]): f for f in report["findings"]}
     assert by_name["caps-differ", "frontend NV_ESC_RM_FREE"]["next"] == "compute,utility"
     assert by_name["model-lacks", "uvm UVM_FREE"]["base"] == 35
@@ -490,5 +490,5 @@ def test_against_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert not [f for f in report["findings"] if f["kind"] in ("layout-differs", "struct-differs")]
     bad = NVGPU.replace("SubDeviceID uint32", "SubDeviceID uint64")
     assert main(["gvisor", str(write(tmp_path / "b", nvgpu=bad)), "--against", "model", "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = document(capsys.readouterr().out)
     assert {f["name"] for f in report["findings"] if f["kind"] == "layout-differs"} == {"alloc NV20_SUBDEVICE_0"}
