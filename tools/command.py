@@ -20,9 +20,10 @@ from typing import Any, NamedTuple, NoReturn
 
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.printable import printable
-from nvproxy_model.tools import extras, output
+from nvproxy_model.tools import extras, output, screen
 
 __all__ = [
+    "EVERYWHERE",
     "UNKNOWN",
     "Argument",
     "Command",
@@ -133,6 +134,8 @@ class Program(NamedTuple):
                         group.add_argument(*one.names, **one.options)
                 else:
                     subparser.add_argument(*item.names, **item.options)
+            for one in EVERYWHERE:
+                subparser.add_argument(*one.names, **one.options)
             subparser.add_argument(VERSION[0], action=_Version, help=argparse.SUPPRESS)
             subparser.sections = [*_notes(command), *_sections(command.exits, command.examples)]
         return parser
@@ -147,8 +150,11 @@ class Program(NamedTuple):
             parser.print_help()
             return UNKNOWN
         module = self.command(args.command).module or args.command
+        output.color(args.color)
+        folds = getattr(args, "format", "text") == "text"
         try:
-            status: int = importlib.import_module(f"nvproxy_model.tools.{self.package}.{module}").run(args)
+            with screen.shown(folds=folds, pages=not args.no_pager):
+                status: int = importlib.import_module(f"nvproxy_model.tools.{self.package}.{module}").run(args)
         except BrokenPipeError:
             raise
         except NvproxyError as error:
@@ -196,6 +202,15 @@ def argument(*names: str, **options: Any) -> Argument:
         )
         options["help"] = f"{options['help']}: {', '.join(choices)}"
     return Argument(names, options)
+
+
+EVERYWHERE = (
+    argument(
+        "--color", choices=("auto", "always", "never"), default="auto", help="colours in text; auto is on a terminal"
+    ),
+    argument("--no-pager", action="store_true", help="no $PAGER on a terminal for what is longer than it"),
+)
+"""The options of every subcommand."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from nvproxy_model.printable import printable
 
-__all__ = ["bold", "emit", "print_json", "progress", "say", "versions", "warn"]
+__all__ = ["bold", "color", "emit", "print_json", "progress", "say", "versions", "warn"]
 
 T = TypeVar("T")
 
@@ -48,7 +48,18 @@ _STYLES = (
 """What is coloured wherever it stands: verdicts, by their SGR number."""
 
 
+_color = "auto"
+
+
+def color(when: str) -> None:
+    """Whether text is coloured from here on: ``always``, ``never``, or ``auto`` for on a terminal, unless NO_COLOR is set."""
+    global _color  # noqa: PLW0603
+    _color = when
+
+
 def _coloured() -> bool:
+    if _color != "auto":
+        return _color == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

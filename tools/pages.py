@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nvproxy_model import __version__
-from nvproxy_model.tools.command import VERSION, Argument, Command, Example, Program, argument, programs
+from nvproxy_model.tools.command import EVERYWHERE, VERSION, Argument, Command, Example, Program, argument, programs
 
 __all__ = ["PROGRAMS", "TABLES", "files", "refreshed", "table", "updated", "write"]
 
@@ -107,7 +107,7 @@ def _metavar(one: Argument) -> str | None:
 
 def _options(command: Command | None) -> list[Argument]:
     own = [one for one in command.each() if not one.positional] if command else []
-    return [*own, _HELP, _VERSION]
+    return [*own, *(EVERYWHERE if command else ()), _HELP, _VERSION]
 
 
 def _roff(text: str) -> str:
