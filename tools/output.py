@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from nvproxy_model.printable import printable
+from nvproxy_model.tools.screen import Screen
 
 __all__ = ["bold", "color", "emit", "print_json", "progress", "say", "versions", "warn"]
 
@@ -148,7 +149,7 @@ def progress(items: Iterable[T], total: int | None = None, what: str = "records"
     """The items, with a bar on standard error if it is a terminal and rich is installed; without a ``total``, a count once a
     second has passed.
 
-    No thread refreshes it: parsers are forked while the bar is up.
+    No thread refreshes it: parsers are forked while the bar is up. It ends where a pager has the terminal.
     """
     if not sys.stderr.isatty() or (total is not None and total < 3) or find_spec("rich") is None:
         yield from items
@@ -156,10 +157,13 @@ def progress(items: Iterable[T], total: int | None = None, what: str = "records"
     bar: Any = None
     shown = time.monotonic()
     try:
-        for count, item in enumerate(items, 1):
+        rest = iter(items)
+        for count, item in enumerate(rest, 1):
             yield item
             if total is None and (count & 0x3FF or (bar is None and time.monotonic() - shown < 1)):
                 continue
+            if isinstance(sys.stdout, Screen) and sys.stdout.paged:
+                break
             bar = bar or _bar(total, what)
             bar.update(bar.task_ids[0], completed=count)
             if count == total or time.monotonic() - shown > 0.1:
@@ -168,6 +172,7 @@ def progress(items: Iterable[T], total: int | None = None, what: str = "records"
     finally:
         if bar is not None:
             bar.stop()
+    yield from rest
 
 
 def _bar(total: int | None, what: str) -> Any:

@@ -70,6 +70,11 @@ class Screen(io.TextIOBase):
         self._out.flush()
         return self._terminal.buffer
 
+    @property
+    def paged(self) -> bool:
+        """Whether the pager has the terminal."""
+        return self._pager is not None
+
     def isatty(self) -> bool:
         return True
 
