@@ -136,11 +136,11 @@ class Screen(io.TextIOBase):
 
 @contextlib.contextmanager
 def shown(*, folds: bool, pages: bool) -> Iterator[None]:
-    """Standard output is a `Screen` meanwhile, if it is a terminal."""
+    """Standard output is a `Screen` meanwhile, if it is a terminal. A pager asks for a user, at standard input."""
     if not sys.stdout.isatty():
         yield
         return
-    screen = Screen(sys.stdout, folds=folds, pager=pager() if pages else "")
+    screen = Screen(sys.stdout, folds=folds, pager=pager() if pages and sys.stdin and sys.stdin.isatty() else "")
     with contextlib.redirect_stdout(screen):
         try:
             yield

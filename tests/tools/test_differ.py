@@ -258,7 +258,7 @@ def on_terminal(*arguments: str) -> tuple[str, int]:
     """What a terminal shows while the command runs, and its exit status."""
     child, terminal = pty.fork()
     if child == 0:
-        os.environ.update(ENVIRONMENT, TERM="xterm", COLUMNS="100")
+        os.environ.update(ENVIRONMENT, TERM="xterm", COLUMNS="100", PAGER="cat")
         os.execv(sys.executable, [sys.executable, "-m", "nvproxy_model.tools.driver_differ", *arguments])
     shown = b""
     while True:

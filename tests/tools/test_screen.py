@@ -61,13 +61,13 @@ def test_every_answer_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch
     assert [row for row in rows if len(row) > 80 and len(row.split()) > 1] == []
 
 
-def on_a_terminal(*words: str, **environment: str) -> str:
+def on_a_terminal(*words: str, user: bool = True, **environment: str) -> str:
     """What nvproxy-policy shows on a terminal of 80 by 24."""
     ours, theirs = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "PAGER", "LESS")}
     process = subprocess.Popen(
         [sys.executable, "-m", "nvproxy_model.tools.policy", *words],
-        stdin=subprocess.DEVNULL,
+        stdin=theirs if user else subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
         cwd=ROOT,
@@ -89,6 +89,7 @@ def test_what_is_longer_than_the_terminal_is_paged() -> None:
     assert on_a_terminal(*LONG, PAGER="tr a-z A-Z | tail -n 1").startswith("620.51.00: 24 FRONTEND")
     assert "PAGED" not in on_a_terminal(*SHORT, PAGER="echo PAGED")
     assert "PAGED" not in on_a_terminal(*LONG, "--no-pager", PAGER="echo PAGED")
+    assert "PAGED" not in on_a_terminal(*LONG, user=False, PAGER="echo PAGED")
 
 
 def test_a_pager_that_is_left_early_is_no_error() -> None:
