@@ -43,7 +43,7 @@ def public(module: str) -> list[str]:
     body = statements(module)
     for node in body:
         if defined(node) == ["__all__"] and isinstance(node, ast.Assign):
-            return [str(name) for name in ast.literal_eval(node.value)]
+            return [name for name in ast.literal_eval(node.value) if name != "__version__"]
     return [name for node in body for name in defined(node) if not name.startswith("_")]
 
 
