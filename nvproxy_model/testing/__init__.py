@@ -3,7 +3,8 @@
 Hypothesis strategies are in `nvproxy_model.testing.strategies`, which alone needs hypothesis.
 """
 
+from nvproxy_model.testing.calls import GuestCall, apply
 from nvproxy_model.testing.conform import Memory
 from nvproxy_model.testing.driver.driver import FakeDriver
 
-__all__ = ["FakeDriver", "Memory"]
+__all__ = ["FakeDriver", "GuestCall", "Memory", "apply"]

@@ -4,7 +4,7 @@ policy's tables."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal
 
 from hypothesis import strategies as st
 
@@ -15,6 +15,7 @@ from nvproxy_model.policy.plan import plan
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import Table
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
+from nvproxy_model.testing.calls import BLOCK, GuestCall
 
 __all__ = ["GuestCall", "calls", "garbage", "records"]
 
@@ -69,17 +70,6 @@ def records(
     return bytes(data)
 
 
-class GuestCall(NamedTuple):
-    """One ioctl of a guest's: the argument struct, and the block that its parameter pointer names, if it has
-    one."""
-
-    device: str
-    """frontend or uvm."""
-    request: int
-    argument: bytes
-    params: bytes | None = None
-
-
 _PARAMS = 1 << 8
 """How long the parameters of a control are that this model knows by name only."""
 
@@ -93,7 +83,7 @@ def calls(
     draw: st.DrawFn,
     policy: Policy,
     *,
-    address: int,
+    address: int = BLOCK,
     handles: Sequence[int] = (),
     fds: Sequence[int] = (),
     pointers: Sequence[int] = (),
@@ -114,9 +104,9 @@ def calls(
             else draw(st.binary(min_size=of.sizeof(), max_size=of.sizeof()))
         )
     if table == "uvm":
-        return GuestCall("uvm", rule.number, body)
+        return GuestCall("uvm", rule.number, body, None, address)
     if table == "frontend":
-        return GuestCall("frontend", _request(rule.number, len(body)), body)
+        return GuestCall("frontend", _request(rule.number, len(body)), body, None, address)
     params = None if rule.params is None and rule.struct is None else body
     where = address if params else 0
     if table == "control":
@@ -126,19 +116,24 @@ def calls(
             _request(NV_ESC_RM_CONTROL, 32),
             draw(records(NVOS54_PARAMETERS, handles=handles, fixed=fixed)),
             params,
+            address,
         )
     outer = draw(st.sampled_from([NVOS21_PARAMETERS, NVOS64_PARAMETERS]))
     fixed = {"hClass": rule.number, "pAllocParms": where}
     argument = draw(records(outer, handles=handles, pointers=pointers, fixed=fixed))
-    return GuestCall("frontend", _request(NV_ESC_RM_ALLOC, outer.sizeof()), argument, params)
+    return GuestCall("frontend", _request(NV_ESC_RM_ALLOC, outer.sizeof()), argument, params, address)
+
+
+_DEVICES: list[Literal["frontend", "uvm"]] = ["frontend", "uvm"]
 
 
 def garbage() -> st.SearchStrategy[GuestCall]:
     """Any request with any bytes: what no row speaks of."""
     return st.builds(
         GuestCall,
-        st.sampled_from(["frontend", "uvm"]),
+        st.sampled_from(_DEVICES),
         st.integers(0, 0xFFFFFFFF),
         st.binary(max_size=128),
         st.none() | st.binary(max_size=128),
+        st.just(BLOCK),
     )

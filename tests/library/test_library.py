@@ -212,7 +212,11 @@ WRONG: list[tuple[Callable[[Any], object], type[Exception], str]] = [
     (lambda _: Files().update({7: None}), TypeError, r"Files\[7\] = None: want a File"),
     (lambda _: Files().install(7), TypeError, "want a File"),
     (lambda _: Session(POLICY, b"", Files(), FakeDriver()), TypeError, r"memory=.*bytes has no read\(\)"),
-    (lambda _: Session(POLICY, Memory(0, 1), {}, FakeDriver()), TypeError, r"fds=.*dict has no install\(\); want.*get\(\)"),
+    (
+        lambda _: Session(POLICY, Memory(0, 1), {}, FakeDriver()),
+        TypeError,
+        r"fds=.*dict has no install\(\); want.*get\(\)",
+    ),
     (lambda _: Session(POLICY, Memory(0, 1), Files(), 5), TypeError, r"host=.*int has no ioctl\(\)"),
     (lambda _: Session(POLICY, FakeDriver(), Files(), Memory(0, 1)), TypeError, r"memory=.*FakeDriver has no read\(\)"),
     (lambda s: s.ioctl(FDS[7], 0, 0), TypeError, r"Session.ioctl\(File.*want a descriptor, an int"),

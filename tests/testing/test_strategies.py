@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvproxy_model import Policy
+from nvproxy_model import File, Files, MemoryFault, Policy, Session
 from nvproxy_model.fields import CStruct
 from nvproxy_model.structs import every
 from nvproxy_model.structs.nvos import NVOS54_PARAMETERS
+from nvproxy_model.testing import FakeDriver, GuestCall, Memory, apply
 from nvproxy_model.testing.strategies import calls, garbage, records
 
 POLICY = Policy.for_driver("580.126.20", "all,profiling,rdma")
@@ -51,3 +53,33 @@ def test_calls_are_of_the_tables(call: object) -> None:
 @given(garbage())
 def test_garbage_is_a_request_and_bytes(call: object) -> None:
     assert 0 <= call.request <= 0xFFFFFFFF  # type: ignore[attr-defined]
+
+
+def _session(*kinds: str, last: int = 0x8000) -> Session:
+    files = Files({fd: File(kind, 1000 + fd) for fd, kind in enumerate(kinds, 3)})  # type: ignore[arg-type]
+    return Session(POLICY, Memory(0x1000, last), files, FakeDriver("580.126.20"))
+
+
+@settings(max_examples=30)
+@given(
+    calls(POLICY, address=WHERE, handles=HANDLES, fds=FDS) | garbage().map(lambda call: call._replace(address=WHERE))
+)
+def test_a_call_is_applied_as_its_guest_would_make_it(call: GuestCall) -> None:
+    """The same answer and the same memory as by hand."""
+    applied, by_hand = _session("other", "frontend", "uvm"), _session("other", "frontend", "uvm")
+    result = apply(call, applied)
+    at = WHERE + -(-len(call.params or b"") // 16) * 16
+    by_hand.memory.write(WHERE, call.params or b"")
+    by_hand.memory.write(at, call.argument)
+    assert result == by_hand.ioctl(4 if call.device == "frontend" else 5, call.request, at)
+    assert applied.memory.data == by_hand.memory.data  # type: ignore[attr-defined]
+    if result.decision is not None and call.params and result.decision.params is not None:
+        assert len(result.decision.params) in (len(call.params), len(call.argument))
+
+
+def test_a_call_needs_its_file_and_its_memory() -> None:
+    call = GuestCall("uvm", 0x17, bytes(16), None, WHERE)
+    with pytest.raises(LookupError, match="has no uvm file open: put a File"):
+        apply(call, _session("frontend"))
+    with pytest.raises(MemoryFault):
+        apply(call, _session("uvm", last=WHERE))
