@@ -165,6 +165,8 @@ class Descriptors:
 
     def __init__(self) -> None:
         self._open: dict[int, DescriptorMap] = {}
+        self._found: set[tuple[int, int]] = set()
+        """What `has` has found, as long as it holds."""
         self._left = _DESCRIPTORS
         self.unseen = 0
         """Descriptors that an ioctl names though nothing in the trace opened them."""
@@ -177,9 +179,21 @@ class Descriptors:
         if table is None:
             if len(self._open) >= _PROCESSES:
                 self._open.pop(next(iter(self._open)))
+                self._found.clear()
                 self.dropped += 1
             table = self._open[pid] = DescriptorMap()
         return table
+
+    def has(self, pid: int, fd: int) -> bool:
+        """Whether a device node is known behind a descriptor. Quick: programs make most of their calls on a few descriptors."""
+        if (pid, fd) in self._found:
+            return True
+        if fd not in self.of(pid):
+            return False
+        if len(self._found) >= _PROCESSES:
+            self._found.clear()
+        self._found.add((pid, fd))
+        return True
 
     def feed(self, rec: Record) -> None:
         """One record, in the order of the trace."""
@@ -201,6 +215,7 @@ class Descriptors:
             parent = rec.raw.get("ppid")
             if rec.raw.get("how") == "fork" and isinstance(parent, int) and parent in self._open:
                 self._open[rec.pid] = self._open[parent].copy()
+                self._found.clear()
 
     def _set(self, pid: int, fd: int, device: str | None) -> None:
         table = self.of(pid)
@@ -210,6 +225,7 @@ class Descriptors:
             self.dropped += 1
             return
         self._left -= 1
+        self._found.discard((pid, fd))
         table.set(fd, device)
 
     def __iter__(self) -> Iterator[tuple[int, int, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -55,7 +56,6 @@ _LOST: Final = 128
 """Reasons that one ``lost`` record holds."""
 
 _ZSTD: Final = (".zst", ".zstd")
-_HEX: Final = ("top0", "top1", "par0", "par1")
 
 
 class Header:
@@ -183,25 +183,31 @@ def _bounded(value: Any, what: str, low: int, high: int) -> int:
 
 def _number(obj: Mapping[str, Any], what: str) -> int:
     text = obj.get(what)
-    if not isinstance(text, str) or not text.startswith("0x") or len(text) > 18 or "_" in text:
-        raise ValueError(f'{what} is not a number written "0x..."')
     try:
-        return int(text, 16)
+        if type(text) is str:
+            return _parsed(text)
     except ValueError:
-        raise ValueError(f'{what} is not a number written "0x..."') from None
+        pass
+    raise ValueError(f'{what} is not a number written "0x..."')
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> int:
+    """A trace writes the same few requests, commands and statuses over and over."""
+    if not text.startswith("0x") or len(text) > 18 or "_" in text:
+        raise ValueError
+    return int(text, 16)
 
 
 def _hex(text: Any, what: str) -> bytes:
-    if not isinstance(text, str):
-        raise ValueError(f"{what} is not a hex string")
-    if len(text) % 2:
-        raise ValueError(f"{what} has an odd number of hex digits")
     try:
         data = bytes.fromhex(text)
+    except TypeError:
+        raise ValueError(f"{what} is not a hex string") from None
     except ValueError:
-        raise ValueError(f"{what} is not hex") from None
-    if len(data) * 2 != len(text):
-        raise ValueError(f"{what} is not hex")
+        data = b""
+    if len(data) * 2 != len(text):  # fromhex skips white space
+        raise ValueError(f"{what} has an odd number of hex digits" if len(text) % 2 else f"{what} is not hex")
     return data
 
 
@@ -228,27 +234,19 @@ def record(obj: Mapping[str, Any], line: int) -> Record:
     if not (-_I64 <= t <= _I64 and 0 <= tid <= 0x7FFFFFFF and 0 <= pid <= 0x7FFFFFFF and -_I64 <= fd <= 0x7FFFFFFF):
         raise ValueError("t, tid, pid or fd is out of range")
     rec.t, rec.tid, rec.pid, rec.fd = t, tid, pid, fd
-    d = get("d")
+    d, ret, err, fl = get("d"), get("ret"), get("err", 0), get("fl", 0)
     rec.d = d if d is None else _bounded(d, "d", 0, _I64)
-    ret = get("ret")
     rec.ret = ret if ret is None else _bounded(ret, "ret", -_I64, _I64)
-    err = get("err", 0)
     rec.err = 0 if err == 0 else _bounded(err, "err", 0, 4095)
     by = get("by")
     if by is not None and by not in AUTHORS:
         raise ValueError(f"by is not one of {', '.join(AUTHORS)}")
     rec.by = by
-    fl = get("fl", 0)
     rec.fl = _bounded(fl, "fl", 0, 0xFFFF)
     dev = get("dev") or get("path")
     if dev is not None and (not isinstance(dev, str) or len(dev) > _NAME_LIMIT):
         raise ValueError("dev or path is not a string of a path's length")
     rec.dev = dev
-    rec.status = None
-    rec.req = rec.key = 0
-    rec.kind = ""
-    rec.top0 = rec.top1 = rec.par0 = rec.par1 = rec.psize = None
-    rec.bufs = ()
     if k == "ioctl":
         kind = get("kind")
         if kind not in IOCTL_KINDS:
@@ -256,20 +254,24 @@ def record(obj: Mapping[str, Any], line: int) -> Record:
         rec.kind = kind
         rec.req = _number(obj, "req")
         rec.key = _number(obj, "key")
-        if "status" in obj:
-            rec.status = _number(obj, "status")
-        for name in _HEX:
-            text = get(name)
-            if text is not None:
-                setattr(rec, name, _hex(text, name))
-        if "psize" in obj:
-            rec.psize = _bounded(obj["psize"], "psize", 0, 0xFFFFFFFF)
-        if "bufs" in obj:
-            rec.bufs = _bufs(obj["bufs"])
-    elif k == "lost":
+        rec.status = _number(obj, "status") if "status" in obj else None
+        top0, top1, par0, par1 = get("top0"), get("top1"), get("par0"), get("par1")
+        rec.top0 = None if top0 is None else _hex(top0, "top0")
+        rec.top1 = None if top1 is None else _hex(top1, "top1")
+        rec.par0 = None if par0 is None else _hex(par0, "par0")
+        rec.par1 = None if par1 is None else _hex(par1, "par1")
+        rec.psize = _bounded(obj["psize"], "psize", 0, 0xFFFFFFFF) if "psize" in obj else None
+        rec.bufs = _bufs(obj["bufs"]) if "bufs" in obj else ()
+        return rec
+    if k == "lost":
         why = get("why")
         if not isinstance(why, list) or not 0 < len(why) <= _LOST or not all(isinstance(text, str) for text in why):
             raise ValueError("why is not a list of reasons")
+    rec.kind = ""
+    rec.req = rec.key = 0
+    rec.status = rec.psize = None
+    rec.top0 = rec.top1 = rec.par0 = rec.par1 = None
+    rec.bufs = ()
     return rec
 
 

@@ -80,6 +80,34 @@ def test_the_limit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fds.dropped > 5
 
 
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("open", "close", "dup", "fork", "ioctl", "ask")),
+        st.integers(1, 4),
+        st.integers(0, 3),
+        st.integers(1, 4),
+    ),
+    max_size=40,
+)
+
+
+@given(steps=_STEPS)
+def test_the_quick_answer_is_the_table_s(steps: list[tuple[str, int, int, int]]) -> None:
+    """Whatever was asked before: opens, closes, forks and the end of a process's table are seen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "_PROCESSES", 3)
+        fds = Descriptors()
+        for what, pid, fd, other in steps:
+            if what == "fork":
+                fds.feed(rec(k="process", pid=pid, ppid=other, how="fork"))
+            elif what != "ask":
+                ioctl = {"kind": "fe", "req": "0x1", "key": "0x1", "dev": "/dev/nvidia1"} if what == "ioctl" else {}
+                path = {"path": "/dev/nvidia0"} if what == "open" else {}
+                fds.feed(rec(k=what, pid=pid, fd=fd, ret=other if what == "dup" else 0, **ioctl, **path))
+            assert fds.has(pid, fd) == (fd in fds.of(pid))
+            assert fds.has(other, fd) == (fd in fds.of(other))
+
+
 def test_what_a_close_and_a_dup_do() -> None:
     fds = Descriptors()
     fds.feed(rec(k="open", pid=1, fd=3, ret=3, path="/dev/nvidia0"))

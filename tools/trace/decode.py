@@ -17,6 +17,7 @@ from nvproxy_model.tools.output import bold, progress, versions
 from nvproxy_model.tools.trace.shared import ADMITTED, Files, problems, selected
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.decode.decoder import SCHEMA, Decoder
+from nvproxy_model.trace.format import Record
 from nvproxy_model.trace.source import Source
 
 _LONG = 8
@@ -38,7 +39,7 @@ def _decode(args: argparse.Namespace, files: Files) -> int:
     numbers = set(args.number or ())
     left_out = 0
 
-    def decoded() -> Iterator[dict[str, Any]]:
+    def chosen() -> Iterator[tuple[Decoder, Record]]:
         nonlocal left_out
         for rec in progress(reader):
             if not keep(rec) or (numbers and rec.key not in numbers):
@@ -51,13 +52,13 @@ def _decode(args: argparse.Namespace, files: Files) -> int:
                     reader.problems.add(rec.line, f"{why}; the records of such drivers are left out")
                 left_out += 1
                 continue
-            obj = decoders[named].record(rec)
-            if args.name and not fnmatch.fnmatchcase(obj.get("name") or "", args.name):
+            decoder = decoders[named]
+            if args.name and not fnmatch.fnmatchcase(decoder.name(rec) or "", args.name):
                 continue
-            yield obj
+            yield decoder, rec
 
     notes = decoders[driver].catalog.notes
-    (_as_json if args.format == "json" else _as_text)(decoded(), driver, notes, decoders, reader)
+    (_as_json if args.format == "json" else _as_text)(chosen(), driver, notes, decoders, reader)
     problems(files.shown, reader.problems)
     return ADMITTED if reader.complete else UNKNOWN
 
@@ -82,7 +83,7 @@ def _counts(decoders: dict[str, Decoder]) -> dict[str, int]:
 
 
 def _as_json(
-    objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Source
+    chosen: Iterator[tuple[Decoder, Record]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Source
 ) -> None:
     out = sys.stdout.buffer
     sys.stdout.flush()
@@ -92,8 +93,8 @@ def _as_json(
 
     put({"schema": SCHEMA, "produced_by": versions(), "driver": driver, "notes": notes})
     count = 0
-    for obj in objects:
-        put(obj)
+    for decoder, rec in chosen:
+        out.write(escaped_json(decoder.line(rec)))
         count += 1
     summary = {
         "records": count,
@@ -106,12 +107,12 @@ def _as_json(
 
 
 def _as_text(
-    objects: Iterator[dict[str, Any]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Source
+    chosen: Iterator[tuple[Decoder, Record]], driver: str, notes: list[str], decoders: dict[str, Decoder], reader: Source
 ) -> None:
     for note in notes:
         print(f"# {note}")
-    for obj in objects:
-        for line in text(obj):
+    for decoder, rec in chosen:
+        for line in text(decoder.record(rec)):
             print(line)
     for what, count in _counts(decoders).items():
         print(f"# {what}: {count}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import orjson
 
 from nvproxy_model import ioctl
 from nvproxy_model.abi.escapes import NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL
@@ -24,8 +26,10 @@ NO_LAYOUT: Final = "no public layout"
 NOT_RECORDED: Final = "not recorded"
 """Said of bytes that the trace does not hold."""
 
-_KEPT: Final = 1 << 13
-"""Distinct structs' bytes whose fields are remembered: programs ask the same questions over and over."""
+_CALLS: Final = 1 << 13
+"""Distinct calls whose names and structs are remembered."""
+_KEPT: Final = 32 << 20
+"""Bytes of JSON that are remembered by the bytes which they stand for: programs ask the same questions over and over."""
 
 _INNER: Final = {NV_ESC_RM_CONTROL: "command", NV_ESC_RM_ALLOC: "class"}
 _ROLES: Final = (
@@ -43,6 +47,18 @@ def role_name(role: Role) -> str:
     follow), ``status``.
     """
     return next(name for kind, name in _ROLES if isinstance(role, kind))
+
+
+class _Part(NamedTuple):
+    """A struct of one call, decoded: all that depends on nothing but its bytes before and after the call."""
+
+    text: bytes
+    """The object of the output, as JSON."""
+    notes: tuple[str, ...]
+    number: int | None
+    """The command or class that an argument names, and below the address and the size of its parameters."""
+    pointer: int
+    size: int | None
 
 
 class _Struct:
@@ -63,7 +79,7 @@ class _Struct:
             for leaf in shape.leaves
             if isinstance(shape.roles.get(leaf.path), UserPointer) and leaf.path not in _PARAMETERS
         ]
-        self.known: dict[bytes, dict[str, Any]] = {}
+        self.known: dict[tuple[bytes | None, bytes | None], _Part] = {}
 
 
 def _flags(value: int, names: Mapping[int, str]) -> str | None:
@@ -73,6 +89,21 @@ def _flags(value: int, names: Mapping[int, str]) -> str | None:
     return "|".join([name for _, name in known] + ([f"{rest:#x}"] if rest else [])) if known else None
 
 
+def _fields(shape: Shape, data: bytes) -> dict[str, Any]:
+    """Whole structs are read at once; short ones as far as they go."""
+    return shape.read(data) if len(data) >= shape.size else partial(shape.layout, data)
+
+
+def _unknown(before: bytes, after: bytes | None) -> dict[str, Any]:
+    """Bytes without a layout."""
+    out = {"struct": None, "unknown": len(before), "hex": before.hex()}
+    return out if after is None else {**out, "changed_hex": after.hex()}
+
+
+_NOTHING: Final = _Part(b"", (), None, 0, None)
+"""An argument that says nothing of its parameters."""
+
+
 class Decoder:
     """Decodes the records of one trace. ``counts`` says how often each thing that could not be known was said."""
 
@@ -80,6 +111,7 @@ class Decoder:
         self.catalog = catalog
         self.counts: Counter[str] = Counter()
         self._structs: dict[int, _Struct] = {}
+        self._room = _KEPT
         self._calls: dict[tuple[str, int, int], tuple[str | None, _Struct | None, _Struct | None]] = {}
 
     def _struct(self, shape: Shape | None) -> _Struct | None:
@@ -94,9 +126,10 @@ class Decoder:
         key = (rec.kind, rec.key, rec.req)
         found = self._calls.get(key)
         if found is None:
-            if len(self._calls) > _KEPT:
+            if len(self._calls) > _CALLS:
                 self._calls.clear()
                 self._structs.clear()
+                self._room = _KEPT
             catalog = self.catalog
             inner = catalog.shape(rec.kind, rec.key) if rec.kind in ("control", "alloc") else None
             found = self._calls[key] = (
@@ -106,8 +139,20 @@ class Decoder:
             )
         return found
 
+    def name(self, rec: Record) -> str | None:
+        """NVIDIA's name for what an ioctl asks; None for another record, and for a number that nothing names."""
+        return self._call(rec)[0] if rec.k == "ioctl" else None
+
     def record(self, rec: Record) -> dict[str, Any]:
         """One record as a JSON-able object: its envelope, ``arg`` and ``params`` with fields, and ``notes``."""
+        return self._decoded(rec, orjson.loads)
+
+    def line(self, rec: Record) -> bytes:
+        """The same as a line of JSON. The parts that were seen before are copied as text."""
+        return orjson.dumps(self._decoded(rec, orjson.Fragment), option=orjson.OPT_APPEND_NEWLINE)
+
+    def _decoded(self, rec: Record, shown: Callable[[bytes], Any]) -> dict[str, Any]:
+        """``shown``: what stands in the object for a part's JSON."""
         out: dict[str, Any] = {"line": rec.line, "k": rec.k, "t": rec.t, "pid": rec.pid, "tid": rec.tid}
         if rec.d is not None:
             out["d"] = rec.d
@@ -136,13 +181,11 @@ class Decoder:
                 f"{f'a request of {other}' if other else 'a device of another kind'}: its calls are not decoded"
             )
         else:
-            self._argument(rec, outer, out, notes)
+            said = self._argument(rec, outer, out, notes, shown)
             if rec.kind in ("control", "alloc"):
-                fields = out.get("arg", {}).get("fields") or {}
-                said = fields.get("cmd", fields.get("hClass", rec.key))
-                if said != rec.key:
-                    notes.append(f"the record says {rec.key:#x}, its bytes {said:#x}")
-                self._parameters(rec, outer, inner, out, notes)
+                if said.number is not None and said.number != rec.key:
+                    notes.append(f"the record says {rec.key:#x}, its bytes {said.number:#x}")
+                self._parameters(rec, said, inner, out, notes, shown)
         if rec.fl & UNFINISHED:
             notes.append("the process ended inside this call")
         if "refused" in rec.raw:
@@ -164,39 +207,46 @@ class Decoder:
             return None
         return int.from_bytes(data[at : at + 4], "little")
 
-    def _fields(self, struct: _Struct, data: bytes, notes: list[str]) -> dict[str, Any]:
-        """Whole structs are read at once, and equal bytes only once; short ones as far as they go."""
-        found = struct.known.get(data)
-        if found is not None:
-            return found
-        shape = struct.shape
-        if len(data) < shape.size:
-            notes.append(f"{shape.name} is {shape.size} bytes, {len(data)} were recorded")
-            return partial(shape.layout, data)
-        found = shape.read(data)
-        if len(data) <= 4096:
-            if len(struct.known) >= 256:
-                struct.known.clear()
-            struct.known[data] = found
+    def _part(self, struct: _Struct, before: bytes | None, after: bytes | None) -> _Part:
+        """Equal bytes are read and written once."""
+        found = struct.known.get((before, after))
+        if found is None:
+            found = self._read(struct, before, after)
+            self._room -= len(found.text)
+            if self._room >= 0:
+                struct.known[before, after] = found
+            else:
+                for one in self._structs.values():
+                    one.known.clear()
+                self._room = _KEPT
         return found
 
-    def _object(self, struct: _Struct, before: bytes | None, after: bytes | None, notes: list[str]) -> dict[str, Any]:
+    def _read(self, struct: _Struct, before: bytes | None, after: bytes | None) -> _Part:
         shape = struct.shape
         out: dict[str, Any] = {"struct": shape.name, "modelled": shape.modelled}
-        fields = None
+        notes: tuple[str, ...] = ()
+        fields: dict[str, Any] = {}
         if before is not None:
-            fields = out["fields"] = self._fields(struct, before, notes)
+            fields = out["fields"] = _fields(shape, before)
+            if len(before) < shape.size:
+                notes = (f"{shape.name} is {shape.size} bytes, {len(before)} were recorded",)
             if len(before) > shape.size:
                 out["unknown"] = len(before) - shape.size
         if after is not None:
-            new = self._fields(struct, after, [])
-            out["changed"] = changes(fields, new) if fields is not None else new
+            new = _fields(shape, after)
+            out["changed"] = changes(fields, new) if before is not None else new
         if struct.roles:
             out["roles"] = struct.roles
         names = self._names(struct, out)
         if names:
             out["names"] = names
-        return out
+        return _Part(
+            orjson.dumps(out),
+            notes,
+            fields.get("cmd", fields.get("hClass")),
+            fields.get("params", fields.get("pAllocParms", 0)),
+            fields.get("paramsSize"),
+        )
 
     @staticmethod
     def _names(struct: _Struct, out: dict[str, Any]) -> dict[str, str]:
@@ -213,29 +263,44 @@ class Decoder:
                     break
         return names
 
-    def _argument(self, rec: Record, outer: _Struct | None, out: dict[str, Any], notes: list[str]) -> None:
+    def _argument(
+        self,
+        rec: Record,
+        outer: _Struct | None,
+        out: dict[str, Any],
+        notes: list[str],
+        shown: Callable[[bytes], Any],
+    ) -> _Part:
+        """Puts the argument into ``out``; what it says of its parameters."""
         size = outer.shape.size if outer is not None else ioctl.size(rec.req) if rec.kind == "fe" else 0
         missing = rec.top0 is None or (not rec.top0 and size > 0)
         if missing and size:
             notes.append(NOT_RECORDED)
             if rec.kind == "fe" and rec.key in _INNER:
                 notes.append(f"the {_INNER[rec.key]} is in the argument, which this trace does not hold")
-            return
+            return _NOTHING
         if outer is None:
             if rec.top0:
                 notes.append(NO_LAYOUT)
-                out["arg"] = {"struct": None, "unknown": len(rec.top0), "hex": rec.top0.hex()}
-                if rec.top1 is not None:
-                    out["arg"]["changed_hex"] = rec.top1.hex()
-            return
-        out["arg"] = self._object(outer, rec.top0, rec.top1, notes)
+                out["arg"] = _unknown(rec.top0, rec.top1)
+            return _NOTHING
+        part = self._part(outer, rec.top0, rec.top1)
+        out["arg"] = shown(part.text)
+        notes += part.notes
         self._buffers(rec, outer, rec.top0 or b"", out, notes)
         if rec.kind == "fe" and rec.key == NV_ESC_IOCTL_XFER_CMD:
-            self._wrapped(rec, out, notes)
+            self._wrapped(rec, orjson.loads(part.text).get("fields", {}), out, notes, shown)
+        return part
 
-    def _wrapped(self, rec: Record, out: dict[str, Any], notes: list[str]) -> None:
+    def _wrapped(
+        self,
+        rec: Record,
+        fields: Mapping[str, Any],
+        out: dict[str, Any],
+        notes: list[str],
+        shown: Callable[[bytes], Any],
+    ) -> None:
         """One level of nv_ioctl_xfer_t (nv.c: nvidia_ioctl()): the request that it carries."""
-        fields = out["arg"].get("fields", {})
         number, size = fields.get("cmd", 0), fields.get("size", 0)
         if ioctl.number(number) == NV_ESC_IOCTL_XFER_CMD:
             notes.append("a wrapper inside a wrapper: the driver refuses it")
@@ -249,47 +314,42 @@ class Decoder:
         }
         if struct is not None and rec.bufs:
             _, before, after = rec.bufs[0]
-            via["arg"] = self._object(struct, before, after, notes)
+            part = self._part(struct, before, after)
+            via["arg"] = shown(part.text)
+            notes += part.notes
         else:
             notes.append("the wrapped argument: not recorded")
         out["via_xfer"] = via
 
     def _parameters(
-        self, rec: Record, outer: _Struct | None, inner: _Struct | None, out: dict[str, Any], notes: list[str]
+        self,
+        rec: Record,
+        said: _Part,
+        inner: _Struct | None,
+        out: dict[str, Any],
+        notes: list[str],
+        shown: Callable[[bytes], Any],
     ) -> None:
-        said = self._said(rec, outer, out)
+        size = said.size
         if rec.par0 is None and rec.par1 is None:
-            pointer, size = said
             # An allocation's size is the class's own: a pointer that leads to nothing known is still a pointer.
-            if pointer and (size or (rec.kind == "alloc" and inner is not None)) and NOT_RECORDED not in notes:
+            if said.pointer and (size or (rec.kind == "alloc" and inner is not None)) and NOT_RECORDED not in notes:
                 notes.append(NOT_RECORDED)
             return
         data = rec.par0 or b""
-        whole = rec.psize or (said[1] if rec.fl & TRUNCATED else None)
+        whole = rec.psize or (size if rec.fl & TRUNCATED else None)
         if rec.fl & TRUNCATED:
             notes.append(f"truncated at {len(data)} of {whole or 'an unknown size'}")
         if inner is None:
             notes.append(NO_LAYOUT)
-            out["params"] = {"struct": None, "unknown": len(data), "hex": data.hex()}
-            if rec.par1 is not None:
-                out["params"]["changed_hex"] = rec.par1.hex()
+            out["params"] = _unknown(data, rec.par1)
             return
-        out["params"] = self._object(inner, rec.par0, rec.par1, notes)
-        if (
-            said[1] is not None
-            and said[1] != inner.shape.size
-            and not rec.fl & TRUNCATED
-            and (rec.kind == "control" or said[1])
-        ):
-            notes.append(f"paramsSize says {said[1]}, {inner.shape.name} is {inner.shape.size} bytes")
+        part = self._part(inner, rec.par0, rec.par1)
+        out["params"] = shown(part.text)
+        notes += part.notes
+        if size is not None and size != inner.shape.size and not rec.fl & TRUNCATED and (rec.kind == "control" or size):
+            notes.append(f"paramsSize says {size}, {inner.shape.name} is {inner.shape.size} bytes")
         self._buffers(rec, inner, data, out, notes)
-
-    @staticmethod
-    def _said(rec: Record, outer: _Struct | None, out: dict[str, Any]) -> tuple[int, int | None]:
-        """The pointer to the parameters and their size, as the argument has them."""
-        fields = out.get("arg", {}).get("fields") or {}
-        pointer = fields.get("params", fields.get("pAllocParms", 0))
-        return pointer, fields.get("paramsSize")
 
     def _buffers(self, rec: Record, struct: _Struct, data: bytes, out: dict[str, Any], notes: list[str]) -> None:
         if not struct.pointers:

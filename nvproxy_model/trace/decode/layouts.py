@@ -50,6 +50,18 @@ def _rows(data: bytes, dims: tuple[int, ...], of: Callable[[bytes], str]) -> Any
     return _split([of(data[at : at + size]) for at in range(0, len(data), size)], dims[:-1])
 
 
+def _each(read: Callable[[bytes], Fields], data: bytes, starts: range) -> list[Fields]:
+    """The records of an array, equal ones read once: most of this ABI's arrays are mostly zero."""
+    known: dict[bytes, Fields] = {}
+    values = []
+    for at in starts:
+        piece = data[at : at + starts.step]
+        if piece not in known:
+            known[piece] = read(piece)
+        values.append(known[piece])
+    return values
+
+
 class _Writer:
     """Collects the gather formats and the expression of one record."""
 
@@ -103,7 +115,7 @@ class _Writer:
         if field.dims:
             element = self.bind("e", reader(layout))
             size, count = layout.size, prod(field.dims)
-            text = f"[{element}(d[i:i + {size}]) for i in range({at}, {at + size * count}, {size or 1})]"
+            text = f"each({element}, d, range({at}, {at + size * count}, {size or 1}))"
             return f"split({text}, {field.dims!r})" if len(field.dims) > 1 else text
         if layout.kind == "union":
             return self.record(layout, at)
@@ -147,8 +159,11 @@ class _Gather:
 
 @lru_cache(maxsize=4096)
 def reader(layout: Layout) -> Callable[[bytes], Fields]:
-    """A function from at least ``layout.size`` bytes to the fields. The same values as `through_construct`, many times faster."""
-    names: dict[str, Any] = {"text": _text, "split": _split, "rows": _rows}
+    """A function from at least ``layout.size`` bytes to the fields. The same values as `through_construct`, many times faster.
+
+    Equal records of an array are one object: a caller who changes one changes all.
+    """
+    names: dict[str, Any] = {"text": _text, "split": _split, "rows": _rows, "each": _each}
     writer = _Writer(names)
     expression = writer.record(layout, 0)
     body = "".join(f"    {line}\n" for line in writer.lines if line)

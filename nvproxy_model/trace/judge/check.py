@@ -19,7 +19,7 @@ from nvproxy_model.trace.decode.catalog import TABLES, Catalog
 from nvproxy_model.trace.devices import DescriptorMap, Descriptors, device_kind, graphics
 from nvproxy_model.trace.format import Record
 from nvproxy_model.trace.judge.groups import GROUPS, MISSING
-from nvproxy_model.trace.judge.mig import shows_mig
+from nvproxy_model.trace.judge.mig import SHOWING, shows_mig
 from nvproxy_model.trace.judge.notes import DEVICES, HARMLESS, NOTES
 from nvproxy_model.trace.judge.refusals import answer, author, exposed, group_of_call, group_of_open
 from nvproxy_model.trace.judge.verdict import Verdict, decide
@@ -71,6 +71,21 @@ class _Terms:
     mig: bool = False
 
 
+class _Answer(NamedTuple):
+    """How one occurrence of a call ended: who refused it, what the program got, and whether the sandbox gave it that."""
+
+    by: str | None
+    got: str
+    sandbox: bool
+
+
+def _summed(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for key, count in counts:
+        result[key] = result.get(key, 0) + count
+    return result
+
+
 @dataclass
 class Row:
     """One distinct call with one verdict. ``number`` is 0 for an open, which has a ``device``."""
@@ -85,15 +100,10 @@ class Row:
     device: str | None = None
     caps: tuple[str, ...] = ()
     """Any of these would admit it, where a capability is missing."""
-    count: int = 0
     first: int = 0
     """Line of the first occurrence."""
-    by: dict[str, int] = field(default_factory=dict)
-    """Who refused it (`nvproxy_model.trace.format.AUTHORS`) -> how often."""
-    host: dict[str, int] = field(default_factory=dict)
-    """What the host answered: ``0x0``, ``0x56``, ``EINVAL`` -> how often."""
-    sandbox: dict[str, int] = field(default_factory=dict)
-    """What nvproxy answered, or whoever answered in a sandbox, likewise."""
+    answers: dict[_Answer, int] = field(default_factory=dict)
+    """What the program got -> how often."""
     note: str | None = None
     under: list[Row] = field(default_factory=list)
     """For an open: the calls made on the device."""
@@ -110,13 +120,29 @@ class Row:
             return "harmless"
         return self.placed
 
-    def seen(self, by: str | None, got: str, inside: bool) -> None:
+    def seen(self, answer: _Answer) -> None:
         """Count one occurrence."""
-        self.count += 1
-        if by is not None:
-            self.by[by] = self.by.get(by, 0) + 1
-        answers = self.sandbox if by == "nvproxy" or (inside and by != "driver") else self.host
-        answers[got] = answers.get(got, 0) + 1
+        self.answers[answer] = self.answers.get(answer, 0) + 1
+
+    @property
+    def count(self) -> int:
+        """How often it occurred."""
+        return sum(self.answers.values())
+
+    @property
+    def by(self) -> dict[str, int]:
+        """Who refused it (`nvproxy_model.trace.format.AUTHORS`) -> how often."""
+        return _summed((answer.by, count) for answer, count in self.answers.items() if answer.by is not None)
+
+    @property
+    def host(self) -> dict[str, int]:
+        """What the host answered: ``0x0``, ``0x56``, ``EINVAL`` -> how often."""
+        return _summed((answer.got, count) for answer, count in self.answers.items() if not answer.sandbox)
+
+    @property
+    def sandbox(self) -> dict[str, int]:
+        """What nvproxy answered, or whoever answered in a sandbox, likewise."""
+        return _summed((answer.got, count) for answer, count in self.answers.items() if answer.sandbox)
 
     def as_json(self) -> dict[str, Any]:
         """The row as the JSON of ``check`` has it."""
@@ -213,7 +239,7 @@ class Check:
         self._terms = _Terms(strict)
         self._judge = _Judge(policy)
         self._fds = Descriptors()
-        self._quick: dict[tuple[Any, ...], tuple[Row, str | None, str]] = {}
+        self._quick: dict[tuple[Any, ...], tuple[Row, _Answer]] = {}
         self._others = {
             name: _Judge(Policy.for_driver(name, policy.caps, profile=policy.profile, allow_unsupported=True))
             for name in drivers
@@ -240,21 +266,23 @@ class Check:
     def one(self, rec: Record) -> None:
         """Judge one record."""
         k = rec.k
-        if not self._terms.mig and k in ("open", "ioctl") and shows_mig(rec):
-            self._terms.mig = True
         if k == "ioctl":
+            if rec.key in SHOWING and shows_mig(rec):
+                self._terms.mig = True
             quick = self._quick.get(self._key(rec))
             if quick is not None:
-                row, by, got = quick
-                row.seen(by, got, self.inside)
+                row, answer = quick
+                row.answers[answer] += 1
             else:
                 self._ioctl(rec)
-            if rec.fd >= 0 and rec.fd not in self._fds.of(rec.pid):
+            if rec.fd >= 0 and not self._fds.has(rec.pid, rec.fd):
                 self._fds.feed(rec)
-        else:
-            if k == "open":
-                self._open(rec)
-            self._fds.feed(rec)
+            return
+        if k == "open":
+            if shows_mig(rec):
+                self._terms.mig = True
+            self._open(rec)
+        self._fds.feed(rec)
 
     @staticmethod
     def _key(rec: Record) -> tuple[Any, ...]:
@@ -268,8 +296,11 @@ class Check:
                 return None
             row = self.rows[key] = make()
             row.first = rec.line
-        row.seen(by, answer(rec), self.inside)
+        row.seen(self._answer(rec, by))
         return row
+
+    def _answer(self, rec: Record, by: str | None) -> _Answer:
+        return _Answer(by, answer(rec), by == "nvproxy" or (self.inside and by != "driver"))
 
     def _open(self, rec: Record) -> None:
         path = rec.dev or ""
@@ -307,17 +338,17 @@ class Check:
             decision = self._with_descriptors(rec, files, decision)
         by = author(rec, decision, self.inside)
         group = group_of_call(rec, decision, by, inside=self.inside, elsewhere=self._elsewhere_made())
-        reason = self._reason(rec, decision, group)
+        apart = self._reason(rec, decision, group) if group == "argument" else group
         row = self._row(
-            (rec.kind, rec.key, group, reason if group == "argument" else group),
+            (rec.kind, rec.key, group, apart),
             rec,
             by,
-            lambda: self._new(rec, group, reason, decision),
+            lambda: self._new(rec, group, self._reason(rec, decision, group), decision),
         )
         if row is None:
             return
         if fixed and len(self._quick) < DISTINCT_LIMIT:
-            self._quick[self._key(rec)] = (row, by, answer(rec))
+            self._quick[self._key(rec)] = (row, self._answer(rec, by))
         if self._others:
             self._elsewhere(rec, files)
 
@@ -343,14 +374,15 @@ class Check:
     def _foreign(self, rec: Record) -> None:
         name = foreign(rec.req)
         said = f"a {name} request" if name else "a request of another driver"
+        by = author(rec, None, self.inside)
         row = self._row(
             ("other", rec.key, rec.dev),
             rec,
-            author(rec, None, self.inside),
+            by,
             lambda: Row("other", rec.key, said, "foreign", said, self._terms, device=rec.dev),
         )
         if row is not None and len(self._quick) < DISTINCT_LIMIT:
-            self._quick[self._key(rec)] = (row, author(rec, None, self.inside), answer(rec))
+            self._quick[self._key(rec)] = (row, self._answer(rec, by))
 
     def _under(self, dev: str, rec: Record) -> None:
         """A call on a device that a sandbox does not have is reported under its open."""
@@ -373,7 +405,7 @@ class Check:
                 rec.kind, rec.key, name, group, "its device is not there", self._terms, note=note, first=rec.line
             )
             row.under.append(inner)
-        inner.seen(author(rec, None, self.inside), answer(rec), self.inside)
+        inner.seen(self._answer(rec, author(rec, None, self.inside)))
 
     def _reason(self, rec: Record, decision: Decision | None, group: str) -> str:
         if group in ("contradiction", "argument") and "refused" in rec.raw and (decision is None or decision.allowed):

@@ -7,7 +7,7 @@ from typing import Final
 
 from nvproxy_model.trace.format import Record
 
-__all__ = ["shows_mig"]
+__all__ = ["SHOWING", "shows_mig"]
 
 _CAP: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d+)")
 _FIRST_INSTANCE: Final = 3
@@ -17,6 +17,9 @@ _PARTITIONS: Final = (0xC637, 0xC638)
 _GET_INFO_V2: Final = 0x20800102
 _SMC_MODE, _ENABLED = 0x2A, 1
 """ctrl2080gpu.h: NV2080_CTRL_GPU_INFO_INDEX_GPU_SMC_MODE and NV2080_CTRL_GPU_INFO_GPU_SMC_MODE_ENABLED."""
+
+SHOWING: Final = frozenset({*_PARTITIONS, _GET_INFO_V2})
+"""The only numbers of calls that can be evidence."""
 
 
 def shows_mig(rec: Record) -> bool:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from nvproxy_model.layout import Field, Layout
 from nvproxy_model.trace import format as fmt
+from nvproxy_model.trace.decode import decoder as decoder_module
 from nvproxy_model.trace.decode.catalog import Catalog, is_bits
 from nvproxy_model.trace.decode.decoder import NO_LAYOUT, NOT_RECORDED, Decoder, _flags
 from nvproxy_model.trace.decode.layouts import changes, partial, reader, through_construct
@@ -75,6 +76,17 @@ def test_the_nearest_public_facts_are_named(catalog: Catalog) -> None:
         .startswith("driver 570.211.01 is not in driver_versions.yaml: the rules of 570.195.03")
     )
     assert Catalog("580.126.20").notes == []
+
+
+@pytest.mark.parametrize("kept", [0, 20_000, 1 << 30])
+def test_a_line_is_the_record_whatever_is_remembered(kept: int, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).parents[2] / "data" / "traces" / "nsys-gpuctxsw-2.jsonl.gz"
+    want = [orjson.dumps(Decoder(catalog).record(rec)) + b"\n" for rec in Reader(path)]
+    monkeypatch.setattr(decoder_module, "_KEPT", kept)
+    decoder = Decoder(catalog)
+    for _ in range(2):
+        assert [decoder.line(rec) for rec in Reader(path)] == want
+    assert sum(len(part.text) for struct in decoder._structs.values() for part in struct.known.values()) <= kept
 
 
 def test_every_call_is_decoded_as_far_as_public_facts_go(trace: Path, catalog: Catalog) -> None:
