@@ -153,6 +153,7 @@ _ASSUME_IDLE = (
 _ACCEPT = (
     "go on in spite of an obstacle, named by its code in preflight's --json, as ipc-event-given; may be given again"
 )
+_USAGE = "cuinterpose {} [option ...] (--all | PID ...)"
 _LIMITS = (
     ("--quiesce", "quiesce", 10.0, "for calls under way and the device to end"),
     ("--lock", "lock", 10.0, "for the driver to lock a process"),
@@ -180,6 +181,7 @@ def register(add: Add) -> None:
         "what the processes of a group hold and share",
         "Asks each over its endpoint, changes nothing. Exit status: 0 each was asked, 2 one could not be, or is not "
         "tracked.",
+        usage=_USAGE.format("inventory"),
     )
     _group(inventory, "cuinterpose.inventory/1")
     inventory.add_argument(
@@ -192,6 +194,7 @@ def register(add: Add) -> None:
         "whether a checkpoint of a group would succeed",
         "Changes nothing. Exit status: 0 it would, 1 it would not, and the answer says what stands in the way, 2 could "
         "not tell.",
+        usage=_USAGE.format("preflight"),
     )
     _group(preflight, "cuinterpose.preflight/1")
     _with_driver(preflight)
@@ -219,7 +222,7 @@ def register(add: Add) -> None:
         ),
     }
     for name, (summary, description) in words.items():
-        parser = add(name, summary, description)
+        parser = add(name, summary, description, usage=_USAGE.format(name))
         _group(parser, "cuinterpose.checkpoint/1")
         _with_driver(parser)
         if name != "restore":

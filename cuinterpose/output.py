@@ -6,7 +6,9 @@ Paths, names and endpoints come from other processes, which may be hostile.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from typing import TextIO
 
 
@@ -35,11 +37,21 @@ def _escaped(code: int) -> str:
 
 
 def say(line: str, file: TextIO | None = None) -> None:
-    """Prints one line, on standard output unless another file is given. Line breaks inside it are escaped."""
+    """Prints one line, on standard output unless another file is given. Line breaks inside it are escaped.
+
+    On a terminal it becomes rows that fit, broken between words; the further ones are indented below the first.
+    """
     file = file or sys.stdout
     text = visible(line)
     encoding = getattr(file, "encoding", None) or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=file)
+    text = text.encode(encoding, "backslashreplace").decode(encoding)
+    width = shutil.get_terminal_size().columns
+    if file.isatty() and len(text) > width:
+        indent = " " * min(len(text) - len(text.lstrip()) + 4, width // 2)
+        text = textwrap.fill(
+            text, max(width, 20), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    print(text, file=file)
 
 
 def emit(document: dict[str, object]) -> None:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import re
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cuinterpose import surface
+from cuinterpose.output import say
 from tests import ROOT
 from tests.cuinterpose.shim_world import Command
 
-COMMANDS = ["", "run", "doctor", "ticket", "ticket show", "conform", "peers"]
+COMMANDS = [
+    *("", "run", "doctor", "ticket", "ticket show", "conform", "peers"),
+    *("inventory", "preflight", "checkpoint", "restore", "cycle"),
+]
 MODULES = sorted({path.stem for path in (ROOT / "cuinterpose").glob("*.py")} - {"__init__"})
 
 
@@ -76,3 +83,19 @@ def test_what_the_page_calls_left_out_is() -> None:
     named = set(re.findall(r"`(cu[A-Z]\w+)", page[watched:left_out]))
     assert {"cuIpcGetMemHandle", "cuIpcOpenMemHandle"} <= named
     assert named <= set(surface.WATCHED)
+
+
+@given(st.text("ab  \u00e9", max_size=200), st.integers(20, 60))
+def test_a_line_on_a_terminal_fits_it_and_in_a_pipe_stays_one(line: str, width: int) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        terminal, pipe = Terminal(), io.StringIO()
+        say(line, terminal)
+        say(line, pipe)
+    assert pipe.getvalue() == f"{line}\n"
+    assert terminal.getvalue().split() == line.split()
+    assert all(len(row) <= width or len(row.split()) == 1 for row in terminal.getvalue().rstrip().split("\n"))
