@@ -362,7 +362,7 @@ def test_the_policy_library_needs_only_construct_and_pyyaml() -> None:
     program = """
 import sys
 
-ABSENT = "clang rich jinja2 markupsafe tree_sitter tree_sitter_go orjson zstandard hypothesis pytest".split()
+ABSENT = "clang rich tree_sitter tree_sitter_go orjson zstandard hypothesis pytest".split()
 
 class Absent:
     def find_spec(self, name, path=None, target=None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,8 @@ class Release:
     embedded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     origin: str = ""
     """Where this was read: ``recorded facts`` or the path of a source."""
+    commands: Callable[[int], Sequence[str]] | None = field(default=None, compare=False, repr=False)
+    """Number -> the names in ``params`` that have it, where whoever made this knows it without reading them all."""
 
 
 def control_struct(release: Release, control: str) -> str | None:

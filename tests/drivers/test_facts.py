@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import lzma
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nvproxy_model.drivers import facts
 from nvproxy_model.drivers.compare import history
-from nvproxy_model.drivers.compare.findings import Comparison, compare_releases, entries
+from nvproxy_model.drivers.compare.findings import Comparison, _commands, compare_releases, entries
 from nvproxy_model.drivers.facts import Facts, encode, load, nearest_names
+from nvproxy_model.drivers.parsing.headers import Wanted
 from nvproxy_model.drivers.release import control_struct
 from nvproxy_model.drivers.sources import open_source
 from nvproxy_model.drivers.sources.tables import whole
@@ -320,3 +322,30 @@ def test_a_whole_wheel_agrees() -> None:
 
 def test_facts_is_the_type_that_load_gives() -> None:
     assert isinstance(FACTS, Facts)
+
+
+def test_what_is_wanted_of_all_releases_is_what_each_says() -> None:
+    """Looked up for all of them at once, or one by one; absence included."""
+    recorded = facts.load()
+    wanted = Wanted(
+        frozenset({"NVOS64_PARAMETERS", "NV_CHANNEL_ALLOC_PARAMS", "NO_SUCH"}),
+        frozenset({"NV2080_CTRL_CMD_GR_GET_SM_ISSUE_THROTTLE_CTRL", "NV_EVENT_BUFFER", "NO_SUCH"}),
+    )
+    versions = list(recorded.versions)[::-1]
+    for version, release in zip(versions, recorded.releases(versions, wanted), strict=True):
+        alone = recorded.release(version)
+        for name in (*wanted.structs, "UVM_MIGRATE_PARAMS"):
+            assert release.structs.get(name) is alone.structs.get(name)
+        for name in (*wanted.constants, "NVOS_STATUS"):
+            assert release.constants.get(name, "absent") == alone.constants.get(name, "absent")
+
+
+def test_a_number_s_commands_are_found_without_reading_all() -> None:
+    recorded = facts.load()
+    for version in ("515.43.04", "550.40.07", recorded.versions[-1]):
+        release = recorded.release(version)
+        assert release.commands is not None
+        every = _commands(replace(release, commands=None))
+        numbers = {value for name in release.params if (value := release.constants.get(name)) is not None}
+        assert len(numbers) > 500
+        assert all(list(release.commands(number)) == list(every(number)) for number in (*numbers, 0, -1))

@@ -288,9 +288,11 @@ PROGRAM = Program(
         Command(
             "report",
             "write a page with the history of many structs as a heat map",
-            "Writes one self-contained HTML page (under 5 MB, no network): a heat map of structs over releases, every layout "
-            "beside the one that it came from, the first breaking release of each struct, and all findings. A file name that "
-            "ends in .svg gives the heat map alone, as a picture.",
+            "Writes one self-contained HTML page (under 2 MB, no network): a heat map of structs over releases, every layout "
+            "beside the one that it came from, a search by struct, field, command, class or release, any two releases compared, "
+            "the first breaking release of each struct, and all findings. What is searched for and selected is in the page's "
+            "address. With SOURCE_DATE_EPOCH set, the page is the same byte for byte each time. A file name that ends in .svg "
+            "gives the heat map alone, as a picture.",
             (
                 Example("nvproxy-differ report -o abi.html"),
                 Example("nvproxy-differ report -o uvm.html 'UVM_*' NVOS64_PARAMETERS --since 535.54.03"),

@@ -13,32 +13,38 @@ from nvproxy_model.errors import NvproxyError
 from nvproxy_model.tools.command import fail
 from nvproxy_model.tools.differ.pin import ancestry, chosen
 from nvproxy_model.tools.differ.shared import SAME, opened, read_releases
+from nvproxy_model.tools.output import versions
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.parsing.headers import Wanted
     from nvproxy_model.drivers.render.heatmap import HeatMap
+    from nvproxy_model.drivers.render.html import Origin
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the file; returns the exit status. Raises NvproxyError for what cannot be read or written."""
-    from nvproxy_model.drivers.render import html
-
     output = Path(args.output)
     if output.suffix not in (".html", ".svg"):
         fail(f"{args.output}: -o wants a name that ends in .html or .svg")
-    grid, compared, unchecked = _grid(args)
-    _write(output, html.picture(grid) if output.suffix == ".svg" else html.page(grid, compared, unchecked))
+    grid, origin, unchecked = _grid(args)
+    if output.suffix == ".svg":
+        from nvproxy_model.drivers.render.picture import picture
+
+        _write(output, picture(grid))
+    else:
+        from nvproxy_model.drivers.render.html import page
+
+        _write(output, page(grid, origin, unchecked))
     changing = sum(row.changes for row in grid.rows)
-    breaking = sum(grid.first_break(row.name) is not None for row in grid.rows)
     checked = sum(len(run.releases) for run in grid.runs if run.checked)
     size = output.stat().st_size / 1e6
     print(f"wrote {output} ({size:.1f} MB): {len(grid.rows)} structs over {checked} releases in {len(grid.runs)} runs")
-    print(f"{changing} structs change, {breaking} of them break")
+    print(f"{changing} structs change, {len(grid.breaks)} of them break")
     return SAME
 
 
-def _grid(args: argparse.Namespace) -> tuple[HeatMap, str, dict[str, str | None]]:
-    from nvproxy_model import versions
+def _grid(args: argparse.Namespace) -> tuple[HeatMap, Origin, dict[str, str | None]]:
+    from nvproxy_model import versions as table
     from nvproxy_model.drivers.compare.carriers import fd_paths
     from nvproxy_model.drivers.render import heatmap
 
@@ -50,7 +56,7 @@ def _grid(args: argparse.Namespace) -> tuple[HeatMap, str, dict[str, str | None]
         above = ancestry(releases)
     structs, constants = _select(args, read, wanted)
     unchecked: dict[str, str | None] = {}
-    for node in versions.load().values():
+    for node in table.load().values():
         parent = node.parent.name if node.parent else None
         if node.name not in known and parent is not None and (parent in read or parent in unchecked):
             unchecked[node.name] = parent
@@ -64,7 +70,33 @@ def _grid(args: argparse.Namespace) -> tuple[HeatMap, str, dict[str, str | None]
     scope = (
         "the structs and numbers that the model uses" if not args.names else "structs named " + ", ".join(args.names)
     )
-    return grid, f"{source}: {scope}", unchecked
+    return grid, _origin(args, f"{source}: {scope}", grid), unchecked
+
+
+def _origin(args: argparse.Namespace, what: str, grid: HeatMap) -> Origin:
+    from nvproxy_model.drivers import facts
+    from nvproxy_model.drivers.compare import model
+    from nvproxy_model.drivers.render.html import Origin
+
+    recorded = facts.load()
+    refs = {}
+    for run in grid.runs:
+        for version in run.releases:
+            if version in recorded:
+                at = recorded.provenance(version)
+                refs[version] = version if at.kind.endswith("tag") else at.commit
+    own = facts.own_file()
+    kept = " with releases that were added to them" if own is not None and own.exists() else ""
+    by = versions()
+    read = f"the recorded facts of {facts.AS_OF}{kept}, newest release {by['newest_release']}"
+    return Origin(
+        what,
+        f"nvproxy-model {by['nvproxy_model']}",
+        read if args.source is None else args.source,
+        by["gvisor_commit"],
+        refs,
+        model.calls(),
+    )
 
 
 def _wanted(args: argparse.Namespace) -> Wanted | None:

@@ -8,7 +8,7 @@ the same offset, size and type is a rename.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,9 @@ from nvproxy_model.drivers.release import Release, control_struct
 from nvproxy_model.layout import Field, Layout
 
 __all__ = [
+    "ADDITIVE",
     "CLASSES",
+    "COSMETIC",
     "KINDS",
     "Comparison",
     "Entry",
@@ -75,8 +77,10 @@ CLASSES = {
 }
 """Class -> what it means, the gravest first. Findings are listed in this order within a name."""
 
-_COSMETIC = {"cosmetic"}
-_ADDITIVE = {"added", "added-in-padding"}
+COSMETIC = frozenset({"cosmetic"})
+"""The classes that count as no difference."""
+ADDITIVE = frozenset({"added", "added-in-padding"})
+"""The classes that break nobody who knows only the base; all others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +159,9 @@ def verdict(findings: Iterable[Finding]) -> str:
     classes = {finding.class_ for finding in findings}
     if not classes:
         return "none"
-    if classes <= _COSMETIC:
+    if classes <= COSMETIC:
         return "cosmetic"
-    return "additive" if classes <= _COSMETIC | _ADDITIVE else "breaking"
+    return "additive" if classes <= COSMETIC | ADDITIVE else "breaking"
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +309,7 @@ def compare_constants(base: Release, following: Release, names: Collection[str])
     Commands are the names that the headers derive from a parameter struct's MESSAGE_ID, and others with _CTRL_CMD_.
     """
     found: list[Finding] = []
-    before, after = _by_number(base), _by_number(following)
+    before, after = _commands(base), _commands(following)
     for name in sorted(names):
         old, new = base.constants.get(name), following.constants.get(name)
         if old == new:
@@ -313,7 +317,7 @@ def compare_constants(base: Release, following: Release, names: Collection[str])
         command = _is_command(name, following if new is not None else base)
         if old is None:
             class_, detail = "added", f"{name} = {_number(new)}"
-            others = before.get(new, []) if command and new is not None else []
+            others = before(new) if command and new is not None else []
             if others and new is not None:
                 class_, detail = _reuse(name, others, new, base, following)
             elif command and new is not None and window(new):
@@ -321,7 +325,7 @@ def compare_constants(base: Release, following: Release, names: Collection[str])
             found.append(Finding("constant-added", name, detail, None, new, class_))
         elif new is None:
             class_, detail = "removed", f"{name} was {_number(old)}"
-            others = after.get(old, []) if command else []
+            others = after(old) if command else []
             if others:
                 class_, detail = _reuse(name, others, old, following, base, gone=True)
             found.append(Finding("constant-removed", name, detail, old, None, class_))
@@ -329,7 +333,7 @@ def compare_constants(base: Release, following: Release, names: Collection[str])
             class_ = "enum-moved" if name in following.enums else "renumbered"
             detail = f"{_number(old)}, then {_number(new)}"
             if command:
-                taken = [other for other in before.get(new, []) if following.constants.get(other) != new]
+                taken = [other for other in before(new) if following.constants.get(other) != new]
                 if bool(window(old)) != bool(window(new)):
                     class_ = "window-entered" if window(new) else "window-left"
                 elif taken:
@@ -338,18 +342,20 @@ def compare_constants(base: Release, following: Release, names: Collection[str])
     return found
 
 
-def _by_number(release: Release) -> dict[int, list[str]]:
+def _commands(release: Release) -> Callable[[int], Sequence[str]]:
     """Number -> the commands that have it."""
+    if release.commands is not None:
+        return release.commands
     numbers: dict[int, list[str]] = {}
     for name in release.params:
-        value = release.constants.get(name)
-        if value is not None and "_CTRL_" in name:
+        value = release.constants.get(name) if "_CTRL_" in name else None
+        if value is not None:
             numbers.setdefault(value, []).append(name)
-    return numbers
+    return lambda number: numbers.get(number, ())
 
 
 def _reuse(
-    name: str, others: list[str], number: int, there: Release, here: Release, *, gone: bool = False
+    name: str, others: Sequence[str], number: int, there: Release, here: Release, *, gone: bool = False
 ) -> tuple[str, str]:
     """Class and detail for a command whose number has other names ``there``: a new name for the same thing, or another thing."""
     when = "is now" if gone else "was"

@@ -15,7 +15,18 @@ from nvproxy_model.rules import Rule
 from nvproxy_model.structs import nvstatuscodes
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["SCALARS", "Row", "named_constants", "names", "record_at", "roles", "rows", "used_constants", "used_structs"]
+__all__ = [
+    "SCALARS",
+    "Row",
+    "calls",
+    "named_constants",
+    "names",
+    "record_at",
+    "roles",
+    "rows",
+    "used_constants",
+    "used_structs",
+]
 
 
 SCALARS = {value.ctype for value in vars(fields).values() if isinstance(value, fields.Scalar)}
@@ -117,6 +128,19 @@ def names() -> Wanted:
     for module in (constants, nvstatuscodes):
         numbers.update(name for name, value in vars(module).items() if name.isupper() and isinstance(value, int))
     return Wanted(frozenset(wanted), frozenset(numbers))
+
+
+def calls() -> dict[str, list[tuple[str, int, str]]]:
+    """Struct -> (table, number, name) of every row whose argument it is in some release, in the order of the tables."""
+    found: dict[str, list[tuple[str, int, str]]] = {}
+    for table in (FRONTEND, UVM, CONTROL, ALLOC):
+        for rule in table:
+            named = rule.params.ctypes if isinstance(rule.params, CStruct) else (rule.struct,)
+            for name in {name: None for name in named if name}:
+                there = found.setdefault(name, [])
+                if (rule.table, rule.number, rule.name) not in there:
+                    there.append((rule.table, rule.number, rule.name))
+    return found
 
 
 def roles(record: CStruct | CUnion) -> Iterator[tuple[str, Member]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -101,15 +101,19 @@ class Facts:
         ``wanted`` is what a parsed source asks for; here everything is at hand.
         """
         index = self._position(version)
+        constants, params = self._column("constants", index), self._column("params", index)
         return Release(
             version,
             self._head["headers"][index],
             self._column("structs", index, self.layout),
-            self._column("constants", index),
+            constants,
             self._column("enums", index),
-            self._column("params", index),
+            params,
             self._column("embedded", index, lambda paths: tuple(paths.split(" "))),
             ORIGIN,
+            lambda number: [
+                name for name in self._commands.get(number, ()) if name in params and constants.get(name) == number
+            ],
         )
 
     def provenance(self, version: str) -> Provenance:
@@ -148,8 +152,29 @@ class Facts:
         return found
 
     def releases(self, versions: Iterable[str], wanted: Wanted | None = None) -> Iterator[Release]:
-        """Several releases, in the order asked for."""
-        return map(self.release, versions)
+        """Several releases, in the order asked for. What ``wanted`` names is looked up once, for all releases together."""
+        known = self._looked_up(wanted) if wanted is not None else {}
+        for version in versions:
+            release = self.release(version)
+            for table, values in known.items():
+                getattr(release, table).expect(values[self._position(version)])
+            yield release
+
+    def _looked_up(self, wanted: Wanted) -> dict[str, list[dict[str, Any]]]:
+        """Table -> at each position, what the wanted names are there; None is absence."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for table, names in (("structs", wanted.structs), ("constants", wanted.constants)):
+            at_each = found[table] = [{} for _ in self.versions]
+            runs = self._table(table)
+            for name in names:
+                parts = runs.get(name, ())
+                values: list[Any] = [None] * (parts[0] if parts else len(at_each))
+                for start, value, end in zip(parts[::2], parts[1::2], (*parts[2::2], len(at_each)), strict=False):
+                    absent = value is None or value == ABSENT.get(table)
+                    values += [None if absent else self.layout(value) if table == "structs" else value] * (end - start)
+                for here, value in zip(at_each, values, strict=True):
+                    here[name] = value
+        return found
 
     def names(self, table: str) -> Collection[str]:
         """Every name that any release has in ``structs`` or ``constants``, sorted."""
@@ -178,6 +203,16 @@ class Facts:
         return index
 
     @cached_property
+    def _commands(self) -> Mapping[int, Sequence[str]]:
+        """Number -> the controls that have it in any release, in the order of ``params``."""
+        found: dict[int, dict[str, None]] = {}
+        for name in self._table("params"):
+            for number in self._table("constants").get(name, ())[1::2] if "_CTRL_" in name else ():
+                if number is not None:
+                    found.setdefault(number, {})[name] = None
+        return {number: tuple(names) for number, names in found.items()}
+
+    @cached_property
     def _rows(self) -> LayoutTable:
         return LayoutTable({str(index): row for index, row in enumerate(self._table("rows"))})
 
@@ -188,7 +223,7 @@ class Facts:
 class _Column(Mapping[str, Any]):
     """One table at one release. A name is looked up alone; iteration reads the whole column once."""
 
-    __slots__ = ("_absent", "_decode", "_index", "_present", "_runs", "_table")
+    __slots__ = ("_absent", "_decode", "_expected", "_index", "_present", "_runs", "_table")
 
     def __init__(
         self, table: Callable[[], Mapping[str, Runs]], index: int, absent: Any, decode: Callable[[Any], Any]
@@ -199,6 +234,11 @@ class _Column(Mapping[str, Any]):
         self._decode = decode
         self._runs: Mapping[str, Runs] | None = None
         self._present: dict[str, Any] | None = None
+        self._expected: Mapping[str, Any] = {}
+
+    def expect(self, values: Mapping[str, Any]) -> None:
+        """What some names are here, already looked up; None is absence."""
+        self._expected = values
 
     def _raw(self, name: str) -> Any:
         if self._present is not None:
@@ -213,7 +253,11 @@ class _Column(Mapping[str, Any]):
 
     def _all(self) -> dict[str, Any]:
         if self._present is None:
-            values = ((name, at(runs, self._index)) for name, runs in self._table().items())
+            here = self._index
+            values = (
+                (name, at(runs, here) if len(runs) != 2 else runs[1] if runs[0] <= here else None)
+                for name, runs in self._table().items()
+            )
             self._present = {name: value for name, value in values if value is not None and value != self._absent}
         return self._present
 
@@ -224,6 +268,9 @@ class _Column(Mapping[str, Any]):
         return self._decode(value)
 
     def get(self, name: str, default: Any = None) -> Any:
+        if name in self._expected:
+            value = self._expected[name]
+            return default if value is None else value
         value = self._raw(name)
         return default if value == self._absent else self._decode(value)
 

@@ -7,13 +7,14 @@ is the identity of the struct's layout there, so that a return to an older layou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from nvproxy_model.drivers.compare.findings import Finding, compare_constants, compare_layouts, verdict
 from nvproxy_model.drivers.release import Release, natural
 from nvproxy_model.layout import Layout
 
-__all__ = ["ABSENT", "UNCHECKED", "Change", "HeatMap", "Row", "Run", "build"]
+__all__ = ["ABSENT", "UNCHECKED", "Change", "HeatMap", "Numbers", "Row", "Run", "build"]
 
 ABSENT = -1
 """The release has no such struct."""
@@ -69,14 +70,24 @@ class Change:
         return verdict(self.findings) == "breaking"
 
 
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The constants. ``values`` are those of ``names`` in each distinct state, None for absence; ``states``: release -> state."""
+
+    names: tuple[str, ...]
+    values: tuple[tuple[int | None, ...], ...]
+    states: Mapping[str, int]
+
+
 @dataclass(frozen=True)
 class HeatMap:
-    """The grid. ``changes`` are in order of runs, then rows."""
+    """The grid. ``changes`` are in order of runs, then rows. ``fds``: struct -> paths that are file descriptors."""
 
     runs: tuple[Run, ...]
     rows: tuple[Row, ...]
     changes: tuple[Change, ...]
-    constants: int
+    numbers: Numbers
+    fds: Mapping[str, Iterable[str]]
 
     def above(self, run: int) -> int | None:
         """The nearest checked run that this one descends from."""
@@ -94,9 +105,18 @@ class HeatMap:
             here = self.runs[here].parent
         return ABSENT
 
-    def first_break(self, name: str) -> Change | None:
-        """The first breaking change of a struct, in order of runs."""
-        return next((change for change in self.changes if change.name == name and change.breaking), None)
+    def between(self, row: Row, before: int, after: int) -> tuple[Finding, ...]:
+        """What differs from one layout of a row to another; either may be ABSENT."""
+        return _findings(row, before, after, self.fds)
+
+    @cached_property
+    def breaks(self) -> Mapping[str, Change]:
+        """Struct -> its first breaking change, in order of runs."""
+        found: dict[str, Change] = {}
+        for change in self.changes:
+            if change.name and change.name not in found and change.breaking:
+                found[change.name] = change
+        return found
 
 
 def build(
@@ -118,22 +138,29 @@ def build(
     parents = {version: _nearest(version, above, parent) for version in shown}
     order = _preorder(parents)
     identities = [_Identities(name) for name in sorted(set(structs))]
-    columns: dict[str, tuple[int, ...]] = {}
-    for version in order:
-        if version in read:
-            columns[version] = tuple(row.identify(read[version].structs.get(row.name)) for row in identities)
-        else:
-            columns[version] = (UNCHECKED,) * len(identities)
+    there = [version for version in order if version in read]
+    tables = [read[version].structs for version in there]
+    columns = dict.fromkeys(order, (UNCHECKED,) * len(identities))
+    columns |= zip(there, zip(*(row.along(tables) for row in identities), strict=True), strict=True)
     runs = _runs(order, parents, columns, read.keys())
     rows = tuple(
         Row(row.name, tuple(row.layouts), tuple(columns[run.first][index] for run in runs))
         for index, row in enumerate(identities)
         if row.layouts
     )
-    names = sorted(set(constants))
-    grid = HeatMap(runs, rows, (), len(names))
-    changes = sorted(_changes(grid, read, names, parents, fds or {}), key=lambda change: change.run)
-    return HeatMap(runs, rows, tuple(changes), len(names))
+    numbers = _numbers(sorted(set(constants)), read)
+    grid = HeatMap(runs, rows, (), numbers, fds or {})
+    changes = sorted([*_changes(grid), *_renumbered(grid, read, parents)], key=lambda change: change.run)
+    return replace(grid, changes=tuple(changes))
+
+
+def _numbers(names: Sequence[str], read: Mapping[str, Release]) -> Numbers:
+    known: dict[tuple[int | None, ...], int] = {}
+    states: dict[str, int] = {}
+    for version, release in read.items():
+        values = tuple(map(release.constants.get, names))
+        states[version] = known.setdefault(values, len(known))
+    return Numbers(tuple(names), tuple(known), states)
 
 
 class _Identities:
@@ -144,9 +171,19 @@ class _Identities:
         self.layouts: list[Layout] = []
         self._seen: dict[int, tuple[Layout, int]] = {}
 
-    def identify(self, layout: Layout | None) -> int:
-        if layout is None:
-            return ABSENT
+    def along(self, tables: Iterable[Mapping[str, Layout]]) -> list[int]:
+        """The identities of the layouts that releases have."""
+        name, seen = self.name, self._seen
+        return [
+            ABSENT
+            if (layout := table.get(name)) is None
+            else known[1]
+            if (known := seen.get(id(layout)))
+            else self.identify(layout)
+            for table in tables
+        ]
+
+    def identify(self, layout: Layout) -> int:
         known = self._seen.get(id(layout))  # recorded facts hand out one object for equal layouts
         if known is None:
             same = (index for index, old in enumerate(self.layouts) if not _differs(self.name, old, layout))
@@ -172,11 +209,12 @@ def _nearest(version: str, known: Mapping[str, str | None], parent: Callable[[st
 def _preorder(parents: Mapping[str, str | None]) -> list[str]:
     """Parents first, a branch in one piece; of several branches the one that goes on to the newest release comes last."""
     children: dict[str | None, list[str]] = {}
-    newest = {version: natural(version) for version in parents}
+    own = {version: natural(version) for version in parents}
+    newest = dict(own)
     for version in parents:
         above: str | None = version
         while above is not None:
-            newest[above] = max(newest[above], natural(version))
+            newest[above] = max(newest[above], own[version])
             above = parents[above]
         children.setdefault(parents[version], []).append(version)
     order: list[str] = []
@@ -213,47 +251,38 @@ def _runs(
     )
 
 
-def _changes(
-    grid: HeatMap,
-    read: Mapping[str, Release],
-    constants: Sequence[str],
-    parents: Mapping[str, str | None],
-    fds: Mapping[str, Iterable[str]],
-) -> Iterator[Change]:
+def _changes(grid: HeatMap) -> Iterator[Change]:
+    changing = [row for row in grid.rows if row.changes]
     for index, run in enumerate(grid.runs):
         above = grid.above(index)
-        if not run.checked or above is None:
-            continue
-        for row in grid.rows:
-            before, after = row.cells[above], row.cells[index]
-            if before != after:
-                yield Change(
-                    index, run.first, row.name, before, after, _findings(row, before, after, fds.get(row.name, ()))
-                )
-    if constants:
-        yield from _constant_changes(grid, read, constants, parents)
+        if run.checked and above is not None:
+            for row in changing:
+                before, after = row.cells[above], row.cells[index]
+                if before != after:
+                    yield Change(index, run.first, row.name, before, after, grid.between(row, before, after))
 
 
-def _findings(row: Row, before: int, after: int, fds: Iterable[str]) -> tuple[Finding, ...]:
+def _findings(row: Row, before: int, after: int, fds: Mapping[str, Iterable[str]]) -> tuple[Finding, ...]:
     if before == ABSENT:
         new = row.layouts[after]
         return (Finding("struct-added", row.name, f"{new.kind} of {new.size} bytes", None, new.size, "added"),)
     old = row.layouts[before]
     if after == ABSENT:
         return (Finding("struct-removed", row.name, f"{old.kind} of {old.size} bytes", old.size, None, "removed"),)
-    return tuple(compare_layouts(row.name, old, row.layouts[after], tuple(fds), spelling=False))
+    return tuple(compare_layouts(row.name, old, row.layouts[after], tuple(fds.get(row.name, ())), spelling=False))
 
 
-def _constant_changes(
-    grid: HeatMap, read: Mapping[str, Release], constants: Sequence[str], parents: Mapping[str, str | None]
-) -> Iterator[Change]:
+def _renumbered(grid: HeatMap, read: Mapping[str, Release], parents: Mapping[str, str | None]) -> Iterator[Change]:
     """Runs are made by layouts alone, so each release is compared with the nearest checked one above it."""
-    values = {version: tuple(release.constants.get(name) for name in constants) for version, release in read.items()}
+    numbers = grid.numbers
     for index, run in enumerate(grid.runs):
         for version in run.releases if run.checked else ():
             above = parents[version]
             while above is not None and above not in read:
                 above = parents[above]
-            if above is not None and values[above] != values[version]:
-                found = compare_constants(read[above], read[version], constants)
-                yield Change(index, version, "", ABSENT, ABSENT, tuple(found))
+            if above is None or numbers.states[above] == numbers.states[version]:
+                continue
+            old, new = (numbers.values[numbers.states[which]] for which in (above, version))
+            changed = [name for name, one, other in zip(numbers.names, old, new, strict=True) if one != other]
+            found = compare_constants(read[above], read[version], changed)
+            yield Change(index, version, "", ABSENT, ABSENT, tuple(found))

@@ -61,6 +61,7 @@ class Page:
         self.problems: list[str] = []
         self.loaded: set[str] = set()
         self.gone = ""
+        self.path: Path | None = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -129,12 +130,17 @@ class Page:
 
     def open(self, path: Path, width: int = 1280, fragment: str = "") -> None:
         """Load a page anew. Its load event may come before the answer to the navigation, or after."""
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        self.call("Emulation.setDeviceMetricsOverride", **metrics)
+        self.wide(width)
+        self.path = path
         self.call("Page.navigate", url="about:blank")
         loader = self.call("Page.navigate", url=path.as_uri() + fragment)["loaderId"]
         if loader not in self.loaded:
             self._receive_until(lambda _: loader in self.loaded, f"the load of {path.name}")
+
+    def wide(self, width: int) -> None:
+        """The width of the window, in pixels."""
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **metrics)
 
     def value(self, expression: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
@@ -156,6 +162,16 @@ class Page:
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+    def key(self, key: str) -> None:
+        """A real key, pressed and let go: ``ArrowDown``, ``Enter``, ``/``, ``Tab``."""
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38}
+        codes |= {"ArrowRight": 39, "ArrowDown": 40, "PageDown": 34}
+        text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+        more = {"text": text} if text else {}
+        code = codes.get(key, ord(key[0]))
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **more)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     def type(self, selector: str, text: str) -> None:
         self.value(f"document.querySelector({json.dumps(selector)}).focus()")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.drivers.render.heatmap import HeatMap, build
+from nvproxy_model.drivers.render.html import Origin
 from nvproxy_model.layout import Field, Layout
 
 HOSTILE = "\"><script>alert(1)</script>&'{{7*7}}</style>"
@@ -39,3 +40,13 @@ def releases() -> dict[str, Release]:
 
 def sample() -> HeatMap:
     return build(releases(), PARENTS.get, ["S", "T", "U", HOSTILE, "NO_SUCH"], ["N"], UNCHECKED)
+
+
+ORIGIN = Origin(
+    f"A sample, {HOSTILE}",
+    "a test",
+    f"facts of {HOSTILE}",
+    "0123456789abcdef",
+    {"1.0": "1.0", "2.0": HOSTILE},
+    {"S": [("control", 0x123, "NV_CTRL_S")], HOSTILE: [("alloc", 0x90CD, HOSTILE)]},
+)
