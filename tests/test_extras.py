@@ -67,6 +67,7 @@ def run(bare: dict[str, Path], command: str, error: int = subprocess.PIPE) -> su
         "nvproxy-differ check 580.126.20",
         "nvproxy-differ compat 570.195.03 570.211.01",
         "nvproxy-differ history NVOS00_PARAMETERS --branch 580.65.06",
+        "nvproxy-differ report -o page.html",
         "nvproxy-policy explain 0xc020462a",
         "nvproxy-policy table latest --caps rdma",
     ],
@@ -82,7 +83,6 @@ def test_the_core_answers_from_facts(bare: dict[str, Path], command: str) -> Non
     [
         ("nvproxy-differ check 580.126.20 --source driver", DIFFER.format("libclang")),
         ("nvproxy-differ layout NVOS00_PARAMETERS --driver 580.126.20 --source driver", DIFFER.format("libclang")),
-        ("nvproxy-differ report -o page.html", DIFFER.format("jinja2")),
         ("nvproxy-differ gvisor gvisor", DIFFER.format("tree-sitter-go")),
         ("nvproxy-policy restorable t.jsonl.gz", TRACED.format("policy", "orjson")),
         ("nvproxy-trace check t.jsonl.gz", TRACED.format("trace", "orjson")),

@@ -12,7 +12,6 @@ __all__ = ["MODULES", "missing"]
 MODULES: Final = {
     "clang": ("libclang", "differ"),
     "libclang": ("libclang", "differ"),  # its metadata, asked for its version
-    "jinja2": ("jinja2", "differ"),
     "tree_sitter": ("tree-sitter", "differ"),
     "tree_sitter_go": ("tree-sitter-go", "differ"),
     "orjson": ("orjson", "trace"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,8 +81,6 @@ def table(kind: str, heads: Sequence[str], rows: Iterable[str]) -> str:
 
 def assembled(template: str, scripts: Sequence[str], facts: Mapping[str, Any], values: Mapping[str, object]) -> str:
     """The page. ``values`` are HTML already. Raises NvproxyError for one over MAX_PAGE."""
-    import orjson
-
     style = palette() + "\n" + asset("page.css")
     script = "\n".join(map(asset, scripts))
     text = Template(asset(template)).substitute(
@@ -91,7 +90,7 @@ def assembled(template: str, scripts: Sequence[str], facts: Mapping[str, Any], v
         style_hash=_hash(style),
         script_hash=_hash(script),
         # No text of a fact can end the element that it stands in.
-        facts=orjson.dumps(facts).decode().replace("<", "\\u003c"),
+        facts=json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"),
     )
     size = len(text.encode())
     if size > MAX_PAGE:
