@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import ROOT
 
@@ -87,3 +88,16 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
             if not re.match(r"[a-z]+:", target):
                 assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """mkdocs build --strict says so too; here, whoever adds a page sees it at once."""
+    named = re.findall(r"[\w/-]+\.md", yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    assert sorted(named) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+
+
+def test_each_role_has_a_tutorial_that_is_run() -> None:
+    rows = re.findall(r"^\| an? .*\]\((docs/tutorials/.*\.md)\) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "tutorials").glob("*.md"))
+    for row in rows:
+        assert re.search(r"^```(console|python)$", (ROOT / row).read_text(), re.MULTILINE), row
