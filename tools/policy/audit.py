@@ -118,10 +118,11 @@ def _headline(rows: list[_Entry], calls: int, caps: Caps) -> list[str]:
     for what, words in _HOST.items():
         found = [row for row in rows if row.leaks and row.field.what == what]
         numbers = len({(row.rule.table, row.rule.number) for row in found})
-        said.append(f"{len(found)} fields of {numbers} calls can show the guest {words}")
+        which = f"{len(found)} fields of {numbers} calls" if found else "no field"
+        said.append(f"{which} can show the guest {words}")
     kinds = Counter((row.field.what, row.field.handled) for row in rows if not row.leaks)
-    others = ", ".join(f"{count} {what} {handled}" for (what, handled), count in sorted(kinds.items()))
-    return [*said, f"{calls} calls are open to {caps or 'no capability'}; their other fields: {others or 'none'}"]
+    others = "; ".join(f"{count} {what}, {handled}" for (what, handled), count in sorted(kinds.items()))
+    return [*said, f"{calls} calls are open to {caps or 'no capability'}; their other fields: {others or '-'}"]
 
 
 def _lines(headline: list[str], title: str, rows: list[_Entry]) -> Iterator[str]:
