@@ -206,9 +206,12 @@ def argument(*names: str, **options: Any) -> Argument:
 
 EVERYWHERE = (
     argument(
-        "--color", choices=("auto", "always", "never"), default="auto", help="colours in text; auto is on a terminal"
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="whether text is coloured; auto means on a terminal",
     ),
-    argument("--no-pager", action="store_true", help="no $PAGER on a terminal for what is longer than it"),
+    argument("--no-pager", action="store_true", help="do not show what is longer than the terminal in $PAGER"),
 )
 """The options of every subcommand."""
 

@@ -50,7 +50,7 @@ PROGRAM = Program(
                     "--kind",
                     type=table,
                     choices=TABLES,
-                    help="the table, where several have the number; fe is frontend",
+                    help="the table, where several have the number; fe stands for frontend",
                 ),
                 _DRIVER,
                 CAPS,
