@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = ["CHANGE", "LATER", "STRUCTS", "WHOLE", "WHOLE_DATE", "Later", "described", "is_pending"]
 
@@ -25,7 +26,7 @@ class Later:
     ``commit`` is the one whose file showed it, ``pull`` the pull request that brought it, where that is known.
     """
 
-    state: str
+    state: Literal["merged", "seen", "needed"]
     commit: str
     date: str
     what: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nvproxy_model import abi, ioctl, versions
 from nvproxy_model.abi.constants import UVM_TOOLS_READ_PROCESS_MEMORY, UVM_TOOLS_WRITE_PROCESS_MEMORY
@@ -52,7 +52,7 @@ class Request:
     with the size bits 0.
     """
 
-    device: str
+    device: Literal["frontend", "uvm"]
     number: int
     name: str
     caps: Caps
@@ -94,7 +94,7 @@ def _requests(rules: Iterable[Rule], version: DriverVersion, caps: Caps) -> Iter
         now = next((rule for rule in group if rule.active(version)), None)
         sizes = {size for rule in group for size in _sizes(rule)}
         yield Request(
-            group[0].table,
+            "uvm" if group[0].table == "uvm" else "frontend",
             number,
             (now or group[-1]).name,
             (now or group[-1]).caps,

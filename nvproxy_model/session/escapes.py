@@ -17,6 +17,7 @@ from nvproxy_model.policy.handlers import Handler, maps_at_once, offset, reader
 from nvproxy_model.policy.policy import Entry
 from nvproxy_model.policy.refusals import refuse, refuse_size
 from nvproxy_model.session.exchange import Exchange, Part, answer, call, let_go
+from nvproxy_model.session.mistakes import descriptor
 from nvproxy_model.session.ownership import check_clients
 from nvproxy_model.session.ports import Buffer, File, MapContext, MemoryType, Process, Result
 from nvproxy_model.structs import nvos
@@ -289,6 +290,7 @@ def _finish_dmabuf(exchange: Exchange) -> int:
     except OSError as error:
         process.close_host.append(made)
         return error.errno or errno.EMFILE
+    descriptor("fds.install(...) gave {}", fd)
     out[span] = fd.to_bytes(4, "little")
     try:
         exchange.argument.write_struct(process.memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["a", "blame", "descriptor", "integer", "ports"]
+__all__ = ["a", "blame", "descriptor", "file", "integer", "ports"]
 
 _LAST_FD = 0x7FFFFFFF
 _METHODS = {"memory": ("read", "write"), "fds": ("get", "install", "remove"), "host": ("ioctl",)}
@@ -27,6 +27,12 @@ def descriptor(where: str, fd: object) -> None:
         raise ValueError(f"{where.format(fd)}: want a descriptor, 0 to {_LAST_FD}")
 
 
+def file(where: str, found: object, want: type) -> None:
+    """Raises TypeError for what a guest's file is looked for in and is none: ``want`` is that class."""
+    if not isinstance(found, want):
+        raise TypeError(f"{where}: want a {want.__name__}; got {found!r}, {a(found)}")
+
+
 def ports(**given: object) -> None:
     """Whether these can be a session's ports. Raises TypeError, which names the port and the method that it lacks."""
     for name, port in given.items():
@@ -36,8 +42,8 @@ def ports(**given: object) -> None:
                 raise TypeError(f"Session({name}=...): {a(port)} has no {method}(); want one with {want}")
 
 
-def blame(fd: object, file: object) -> None:
-    """Raises TypeError if a call failed because of ``fd``, or of the ``file`` that the table gave for it."""
+def blame(fd: object, found: object) -> None:
+    """Raises TypeError if a call failed because of ``fd``, or of what the table ``found`` for it."""
     integer("Session.ioctl({}, ...)", fd)
-    if file is not None and not hasattr(file, "kind"):
-        raise TypeError(f"fds.get({fd}) gave {file!r}: want a File, or None if it is not open; got {a(file)}")
+    if found is not None and not hasattr(found, "kind"):
+        raise TypeError(f"fds.get({fd}) gave {found!r}: want a File, or None if it is not open; got {a(found)}")

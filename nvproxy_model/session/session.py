@@ -122,6 +122,7 @@ class Session:
             return Result(-1, errno.EBADF)
         if self.events is not None:
             self.events.closed(int32(fd))
+        mistakes.file("fds.remove(fd)", file, File)
         return self._release(file)
 
     def mmap(self, fd: int, length: int, offset: int = 0) -> Result:
@@ -135,6 +136,7 @@ class Session:
         file = self.fds.get(int32(fd))
         if file is None:
             return Result(-1, errno.EBADF)
+        mistakes.file("fds.get(fd)", file, File)
         if file.kind != "frontend" or file.mapping is None:
             return Result(-1, errno.EINVAL)
         whole_pages = -(-file.mapping.length // PAGE) * PAGE
@@ -145,8 +147,7 @@ class Session:
 
     def munmap(self, file: File) -> Result:
         """One mapping of the file has ended. Raises TypeError for a descriptor: it may name another file by now."""
-        if not isinstance(file, File):
-            raise TypeError(f"Session.munmap({file!r}): want the File that was mapped; got {mistakes.a(file)}")
+        mistakes.file("Session.munmap(file)", file, File)
         return self._release(file)
 
     def _release(self, file: File) -> Result:

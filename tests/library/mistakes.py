@@ -5,14 +5,17 @@ Every comment names the error that must be found: mypy --strict reports a commen
 
 from nvproxy_model import File, Files, Polcy, Policy, Session  # type: ignore[attr-defined]
 from nvproxy_model.abi import TABELS  # type: ignore[attr-defined]
-from nvproxy_model.drivers.compare import Findings  # type: ignore[attr-defined]
+from nvproxy_model.drivers.compare import Comparison, Findings  # type: ignore[attr-defined]
 from nvproxy_model.drivers.sources import open_sauce  # type: ignore[attr-defined]
+from nvproxy_model.followed import Later
 from nvproxy_model.live import Brokers  # type: ignore[attr-defined]
 from nvproxy_model.policy import Verdicts  # type: ignore[attr-defined]
+from nvproxy_model.policy.seccomp import Request
 from nvproxy_model.rules import Table
 from nvproxy_model.session import Sessions  # type: ignore[attr-defined]
 from nvproxy_model.session.ports import MapContext
 from nvproxy_model.testing import FakeDriver, Memory
+from nvproxy_model.trace.judge.verdict import Verdict
 
 __all__ = ["TABELS", "Brokers", "Findings", "Polcy", "Sessions", "Verdicts", "open_sauce"]
 
@@ -29,8 +32,19 @@ Policy.for_driver("latest", windows="open")  # type: ignore[arg-type]
 policy.decide_alloc(0x90CD, bytes(72), {7: 1042})  # type: ignore[dict-item]
 policy.entry("controls", 0)  # type: ignore[arg-type]
 table: Table = "escapes"  # type: ignore[assignment]
-if policy.decide_control(0, None, {}).verdict.value == "rejected":  # type: ignore[comparison-overlap]
-    pass
+
+
+
+def words(comparison: Comparison, verdict: Verdict, request: Request, later: Later) -> list[bool]:
+    """Comparisons with words that are never given."""
+    return [
+        policy.decide_control(0, None, {}).verdict.value == "rejected",  # type: ignore[comparison-overlap]
+        comparison.verdict == "broken",  # type: ignore[comparison-overlap]
+        verdict.word == "unsure",  # type: ignore[comparison-overlap]
+        request.device == "control",  # type: ignore[comparison-overlap]
+        later.state == "pending",  # type: ignore[comparison-overlap]
+    ]
+
 
 session = Session(policy, Memory(0, 4096), Files(), FakeDriver())
 Session(policy, Memory(0, 4096), FakeDriver(), Files())  # type: ignore[arg-type]

@@ -18,7 +18,9 @@ import pytest
 import nvproxy_model
 from nvproxy_model import Caps, Decision, FdTable, File, Files, Policy, Session, abi, caps, versions
 from nvproxy_model.fields import CStruct
-from nvproxy_model.testing import FakeDriver, Memory
+from nvproxy_model.structs.nv_ioctl import nv_ioctl_export_to_dma_buf_fd_t
+from nvproxy_model.structs.nvos import NVOS64_PARAMETERS
+from nvproxy_model.testing import FakeDriver, GuestCall, Memory, apply
 from tests import ROOT
 
 ALL = "all,profiling,rdma,fabric-imex-mgmt"
@@ -223,7 +225,9 @@ WRONG: list[tuple[Callable[[Any], object], type[Exception], str]] = [
     (lambda s: s.ioctl(None, 0, 0), TypeError, r"Session.ioctl\(None"),
     (lambda s: s.close(FDS[7]), TypeError, r"Session.close\(File"),
     (lambda s: s.mmap(FDS[7], 4096), TypeError, r"Session.mmap\(File"),
-    (lambda s: s.munmap(7), TypeError, r"Session.munmap\(7\): want the File"),
+    (lambda s: s.munmap(7), TypeError, r"Session.munmap\(file\): want a File; got 7, an object of type int"),
+    (lambda _: _session(Table(1042)).close(7), TypeError, r"fds.remove\(fd\): want a File; got 1042"),
+    (lambda _: _session(Table(1042)).mmap(7, 1), TypeError, r"fds.get\(fd\): want a File; got 1042"),
     (lambda _: _session(Table(1042)).ioctl(7, 0, 0), TypeError, r"fds.get\(7\) gave 1042: want a File, or None"),
     (lambda _: POLICY.decide_frontend(0xC00446C9, EVENT, {7: 1042}), TypeError, "must have kind and host_fd"),
     (lambda _: POLICY.decide_frontend(0xC00446C9, EVENT, 1042), TypeError, "want a dict of descriptors and Files"),
@@ -248,3 +252,20 @@ def test_errors_of_an_embedder_s_own_table_are_its_own() -> None:
 
 def test_releases_are_read_once_whoever_asks() -> None:
     assert versions.load() is versions.load(None)
+
+
+def test_a_table_that_gives_no_number() -> None:
+    """For a dma-buf that the driver has made."""
+
+    class Forgetful(Files):
+        def install(self, file: File) -> Any:
+            super().install(file)
+
+    session = _session(Forgetful(FDS))
+    client = apply(GuestCall("frontend", 0xC030462B, NVOS64_PARAMETERS.make(hClass=0x41), address=0x100), session)
+    assert client.errno == 0
+    export = nv_ioctl_export_to_dma_buf_fd_t.make(
+        driver=POLICY.version, fd=-1, hClient=0xC1D00001, totalObjects=1, numObjects=1, totalSize=4096
+    )
+    with pytest.raises(TypeError, match=r"fds.install\(...\) gave None: want a descriptor"):
+        apply(GuestCall("frontend", 0xC00046D9 | len(export) << 16, export, address=0x100), session)

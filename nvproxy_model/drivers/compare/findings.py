@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from nvproxy_model.abi.windows import window
 from nvproxy_model.drivers.release import Release, control_struct
@@ -24,6 +24,7 @@ __all__ = [
     "Comparison",
     "Entry",
     "Finding",
+    "Gravity",
     "compare_constants",
     "compare_layouts",
     "compare_releases",
@@ -76,6 +77,9 @@ CLASSES = {
     "cosmetic": "another spelling of the same type",
 }
 """Class -> what it means, the gravest first. Findings are listed in this order within a name."""
+
+Gravity = Literal["none", "cosmetic", "additive", "breaking"]
+"""What the findings of a comparison amount to."""
 
 COSMETIC = frozenset({"cosmetic"})
 """The classes that count as no difference."""
@@ -135,7 +139,7 @@ class Comparison:
     """The names that either release has, of those asked for."""
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Gravity:
         """``none``, ``cosmetic``, ``additive`` or ``breaking``."""
         return verdict(self.findings)
 
@@ -150,7 +154,7 @@ def different(findings: Iterable[Finding]) -> bool:
     return verdict(findings) not in ("none", "cosmetic")
 
 
-def verdict(findings: Iterable[Finding]) -> str:
+def verdict(findings: Iterable[Finding]) -> Gravity:
     """The gravest of ``none``, ``cosmetic``, ``additive`` and ``breaking`` that the findings amount to.
 
     Additive: names are new, and members are new in former padding, and none of them is a pointer or fd; a program built

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from nvproxy_model import versions
 from nvproxy_model.drivers.compare import model
 from nvproxy_model.drivers.compare.carriers import fd_paths, simple_struct_carriers
-from nvproxy_model.drivers.compare.findings import CLASSES, Comparison, Finding, compare_releases, verdict
+from nvproxy_model.drivers.compare.findings import CLASSES, Comparison, Finding, Gravity, compare_releases, verdict
 from nvproxy_model.drivers.parsing.headers import Wanted
 from nvproxy_model.drivers.release import Release
 
@@ -108,7 +108,7 @@ class Scoped:
         return gravest_first(finding for finding in self.findings if id(finding) not in deciding)
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Gravity:
         """``none``, ``cosmetic``, ``additive`` or ``breaking``, by what decides."""
         return verdict(self.deciding)
 

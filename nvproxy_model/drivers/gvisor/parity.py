@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from nvproxy_model.drivers.compare.carriers import simple_struct_carriers
 from nvproxy_model.drivers.gvisor.checkout import Nvproxy
@@ -137,7 +138,7 @@ class Parity:
         return sum(report.status != "not-checkable" for report in self.versions)
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Literal["same", "different", "unknown"]:
         if self.unread or not self.compared:
             return "unknown"
         return "different" if self.findings else "same"

@@ -22,7 +22,7 @@ from nvproxy_model.trace.judge.groups import GROUPS, MISSING
 from nvproxy_model.trace.judge.mig import SHOWING, shows_mig
 from nvproxy_model.trace.judge.notes import DEVICES, HARMLESS, NOTES
 from nvproxy_model.trace.judge.refusals import answer, author, exposed, group_of_call, group_of_open
-from nvproxy_model.trace.judge.verdict import Verdict, decide
+from nvproxy_model.trace.judge.verdict import Verdict, Word, decide
 from nvproxy_model.trace.study.stats import DISTINCT_LIMIT
 
 __all__ = ["Check", "Row", "every_release", "minimal_caps"]
@@ -508,7 +508,7 @@ class Check:
         return decide({group: count["distinct"] for group, count in self.counts().items()}, doubts)
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Word:
         """The verdict's word for a trace that was read whole: ``refused``, ``cannot tell`` or ``admitted``."""
         return self.verdict_on().word
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from nvproxy_model.trace.judge.groups import MISSING
 
-__all__ = ["EXITS", "Verdict", "decide"]
+__all__ = ["EXITS", "Verdict", "Word", "decide"]
 
-EXITS: Final[Mapping[str, int]] = {"admitted": 0, "refused": 1, "cannot tell": 2}
+Word = Literal["admitted", "refused", "cannot tell"]
+"""How a verdict reads."""
+EXITS: Final[Mapping[Word, int]] = {"admitted": 0, "refused": 1, "cannot tell": 2}
 """Verdict -> exit status."""
 
 
@@ -18,7 +20,7 @@ EXITS: Final[Mapping[str, int]] = {"admitted": 0, "refused": 1, "cannot tell": 2
 class Verdict:
     """``word`` is a key of `EXITS`; ``why`` says in whole sentences what could not be told."""
 
-    word: str
+    word: Word
     why: tuple[str, ...] = ()
 
     @property
