@@ -478,6 +478,7 @@ TASK = "I0915 10:11:12.032901     221 strace.go:605] [   2:   7] prog "
         ("1.5s", 1_500_000_000),
         ("1m2s", 62_000_000_000),
         ("1h", 3600 * 10**9),
+        ("999999999h", 1 << 62),
     ],
 )
 def test_runsc_s_durations(took: str, nanoseconds: int, write: Write) -> None:
@@ -488,7 +489,7 @@ def test_runsc_s_durations(took: str, nanoseconds: int, write: Write) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (f"X ioctl(0x3 {CTL}, 0x1ffffffff, 0x7) = 0 (0x0)", "an ioctl that is not whole"),
+        (f"X ioctl(0x3 {CTL}, 0x100000000, 0x7) = 0 (0x0)", "an ioctl that is not whole"),
         (f"X ioctl(0x80000000 {CTL}, 0xc020462a, 0x7) = 0 (0x0)", "a descriptor that is out of range"),
         (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = 0 errno=0 (x)", "an errno that Linux does not have: 0"),
         (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = 0 errno=4096 (x)", "an errno that Linux does not have: 4096"),
@@ -508,6 +509,7 @@ def test_runsc_s_broken_lines(line: str, problem: str, write: Write) -> None:
     ("line", "ret", "err"),
     [
         (f"X ioctl(0x7fffffff {CTL}, 0xc020462a, 0x7) = 2147483647 (0x7fffffff)", 2147483647, None),
+        (f"X ioctl(0x3 {CTL}, 0xffffffff, 0x7) = 0 (0x0)", 0, None),
         (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = -1 errno=4095 (x)", -1, 4095),
         (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = 0 errno=1", -1, 1),
         (f"X ioctl(0x3 {CTL}, 0xc020462a, 0x7) = 18446744073709551615 (0xffffffffffffffff)", -1, None),

@@ -273,7 +273,15 @@ def test_the_sniffer_s_output(write: Write) -> None:
         ("fe", "0xd6", None),
         ("other", "0xc0106d00", None),
     ]
+    assert records[-1] == {
+        "k": "ioctl", "t": 0, "pid": 0, "tid": 0, "ret": -1, "req": "0xc0106d00", "kind": "other", "key": "0xc0106d00",
+        "dev": "/dev/nvidia-modeset",
+    }  # fmt: skip
+    assert ["dev" in record for record in records[:-1]] == [False] * 4
     assert source.problems.kept == [(9, "a sniffer line that is not whole")]
+    nameless = "Control ioctl: request=0xc020462a [nr=NV_ESC_RM_CONTROL, size=32] => ret=0\n"
+    records, source = read(write(nameless))
+    assert (records, source.problems.kept) == ([], [(1, "a sniffer line that is not whole")])
 
 
 def test_a_text_of_another_kind(write: Write) -> None:
