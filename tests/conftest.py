@@ -35,6 +35,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(scope="session")
+def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that all processes of this run share: pytest-xdist gives each of them one below it."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if hasattr(request.config, "workerinput") else own
+
+
+@pytest.fixture(scope="session")
 def source_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what git knows and does not ignore, links as links: building leaves files behind."""
     if not shutil.which("git"):

@@ -257,8 +257,9 @@ def graph() -> grimp.ImportGraph:
     return grimp.build_graph("nvproxy_model", "cuinterpose", include_external_packages=True)
 
 
-def own() -> list[str]:
-    return sorted(name for name in graph().modules if name.split(".")[0] in ("nvproxy_model", "cuinterpose"))
+@cache
+def own() -> frozenset[str]:
+    return frozenset(name for name in graph().modules if name.split(".")[0] in ("nvproxy_model", "cuinterpose"))
 
 
 def unit(module: str) -> str:
@@ -275,10 +276,11 @@ def unit(module: str) -> str:
     return ".".join(rest[:1])
 
 
+@cache
 def used() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for module in own():
-        imported = {unit(name) for name in graph().find_modules_directly_imported_by(module) if name in set(own())}
+        imported = {unit(name) for name in graph().find_modules_directly_imported_by(module) if name in own()}
         found.setdefault(unit(module), set()).update(imported - {unit(module)})
     return found
 
@@ -347,7 +349,7 @@ def test_the_policy_library_imports_nothing_heavy(name: str) -> None:
         for module in own()
         if unit(module) == name
         for imported in graph().find_modules_directly_imported_by(module)
-        if imported not in set(own())
+        if imported not in own()
     }
     assert {other.split(".")[0] for other in outside} - set(sys.stdlib_module_names) <= {"construct", "yaml"}
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -105,32 +106,62 @@ def test_listed_equivalents_exist(tool: ModuleType) -> None:
             assert (entry["is"], entry["becomes"]) in there, f"{module}: {entry['is']}"
 
 
-def test_figures(
-    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A repository of one module and one test: what the test looks at is killed, and the rest survives."""
-    (tmp_path / "module.py").write_text("def f(a):\n    return a + 1\n\n\ndef unseen(a):\n    return a - 2\n")
-    (tmp_path / "test_it.py").write_text("import module\n\ndef test_f():\n    assert module.f(3) == 4\n")
-    (tmp_path / "test_other.py").write_text("def test_nothing():\n    pass\n")
-    (tmp_path / "test_red.py").write_text("import module\n\ndef test_red():\n    assert False\n")
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+class Tree:
+    """A repository of one module, and its tests: one looks at f, one at nothing, one is red."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "module.py").write_text("def f(a):\n    return a + 1\n\n\ndef unseen(a):\n    return a - 2\n")
+        (folder / "test_it.py").write_text("import module\n\ndef test_f():\n    assert module.f(3) == 4\n")
+        (folder / "test_other.py").write_text("def test_nothing():\n    pass\n")
+        (folder / "test_red.py").write_text("import module\n\ndef test_red():\n    assert False\n")
+        subprocess.run(["git", "init", "-q", str(folder)], check=True)
+
+    @staticmethod
+    def passes(tree: Path, tests: list[str], timeout: float) -> bool:
+        """What pytest would say of test_it.py, at no cost."""
+        assert (tests, timeout) == (["test_it.py"], 60)
+        found: dict[str, Any] = {}
+        try:
+            exec((tree / "module.py").read_text(), found)
+            return found["f"](3) == 4  # type: ignore[no-any-return]
+        except Exception:
+            return False
+
+
+@pytest.fixture
+def tree(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     monkeypatch.setattr(tool, "EQUIVALENT", tmp_path / "equivalent.yaml")
-    arguments = argparse.Namespace(tests=["test_it.py"], seed=1, count=100, timeout=60, list=False)
-    assert tool.run("module.py", arguments) == 1
+    return Tree(tmp_path)
+
+
+def arguments(*tests: str) -> argparse.Namespace:
+    return argparse.Namespace(tests=list(tests), seed=1, count=100, timeout=60, list=False)
+
+
+def test_figures(
+    tool: ModuleType, tree: Tree, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the test looks at is killed, and the rest survives."""
+    monkeypatch.setattr(tool, "passes", tree.passes)
+    assert tool.run("module.py", arguments("test_it.py")) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "module.py: seed 1: 3 killed, 3 survived, 0 equivalent"
-    (tmp_path / "equivalent.yaml").write_text(
+    (tree.folder / "equivalent.yaml").write_text(
         "module.py:\n"
         "  - {is: return a - 2, becomes: return a + 2, because: nothing calls it}\n"
         "  - {is: return a - 2, becomes: return a - 3, because: nothing calls it}\n"
         "  - {is: return a - 2, becomes: return None, because: nothing calls it}\n"
         "  - {is: return a, becomes: return b, because: it is gone}\n"
     )
-    assert tool.run("module.py", arguments) == 0
+    assert tool.run("module.py", arguments("test_it.py")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "module.py: no such mutant (any more): return a  ->  return b"
     assert lines[-1] == "module.py: seed 1: 3 killed, 0 survived, 3 equivalent"
+
+
+def test_what_pytest_says(tool: ModuleType, tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.passes(tree.folder, ["test_it.py"], 60)
     for tests, why in (("test_other.py", "do not load it"), ("test_red.py", "fail as they are")):
-        arguments.tests = [tests]
-        assert tool.run("module.py", arguments) == 2
+        assert tool.run("module.py", arguments(tests)) == 2
         assert why in capsys.readouterr().err

@@ -178,18 +178,15 @@ class Stage:
         return [self.library().state(worker.pid) for worker in self.workers]
 
 
-def build_parts(root: Path, tools: Toolchain, worker_tools: Toolchain | None = None) -> tuple[Path, Path]:
+def parts(root: Path) -> tuple[Path, Path]:
     """(the worker, the fake driver)"""
-    driver = tools.shared(
-        root / "fake" / "libcuda.so.1",
-        [NATIVE / "checkpoint_driver.c"],
-        "-Wl,-soname,libcuda.so.1,-Bsymbolic",
-        "-lpthread",
-    )
-    program = (worker_tools or tools).compile(
-        root / "fake" / "worker", [NATIVE / "checkpoint_worker.c"], "-ldl", "-lpthread"
-    )
-    return program, driver
+    return root / "fake" / "worker", root / "fake" / "libcuda.so.1"
+
+
+def build_parts(root: Path, tools: Toolchain, worker_tools: Toolchain | None = None) -> None:
+    program, driver = parts(root)
+    tools.shared(driver, [NATIVE / "checkpoint_driver.c"], "-Wl,-soname,libcuda.so.1,-Bsymbolic", "-lpthread")
+    (worker_tools or tools).compile(program, [NATIVE / "checkpoint_worker.c"], "-ldl", "-lpthread")
 
 
 @contextlib.contextmanager
@@ -210,4 +207,4 @@ def stage(world: World, program: Path, driver: Path, root: Path) -> Iterator[Sta
                     pipe.close()
 
 
-__all__ = ["LIMITS", "CudaError", "Stage", "Worker", "build_parts", "checkpoint_driver", "stage"]
+__all__ = ["LIMITS", "CudaError", "Stage", "Worker", "build_parts", "checkpoint_driver", "parts", "stage"]

@@ -14,19 +14,25 @@ import pytest
 from hypothesis import settings
 
 from tests import ROOT
-from tests.cuinterpose.checkpoint_world import Stage, build_parts, stage
+from tests.builds import made_once
+from tests.cuinterpose.checkpoint_world import Stage, build_parts, parts, stage
 from tests.cuinterpose.share_library import Library, build
 from tests.cuinterpose.shim_world import SANITIZE, Command, Toolchain, World, build_shim, build_world, need
 
 
 @pytest.fixture(scope="session")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> World:
+def plain(run_folder: Path) -> World:
     need("gcc")
-    return build_world(tmp_path_factory.mktemp("plain"), Toolchain())
+    return world_of(run_folder, "plain", Toolchain())
+
+
+def world_of(folder: Path, name: str, tools: Toolchain) -> World:
+    root = made_once(folder / name, lambda root: build_world(root, tools))
+    return World(tools, root)
 
 
 @pytest.fixture(scope="session")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> World:
+def sanitized(run_folder: Path) -> World:
     """Sanitizers in every object; their runtimes are preloaded, as an uninstrumented program would need."""
     need("gcc")
     tools = Toolchain(flags=tuple(SANITIZE))
@@ -39,7 +45,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> World:
     )
     if probe.returncode:
         pytest.skip(f"gcc has no AddressSanitizer here: {probe.stderr.splitlines()[-1:]}")
-    world = build_world(tmp_path_factory.mktemp("sanitized"), tools)
+    world = world_of(run_folder, "sanitized", tools)
     runtimes = [
         subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
         for name in ("libasan.so", "libubsan.so")
@@ -48,14 +54,14 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(scope="session")
-def aarch64(tmp_path_factory: pytest.TempPathFactory) -> World:
+def aarch64(run_folder: Path) -> World:
     """Cross-built, and run under qemu's user mode."""
     need("aarch64-linux-gnu-gcc", "qemu-aarch64")
     root = Path("/usr/aarch64-linux-gnu")
     if not (root / "lib" / "ld-linux-aarch64.so.1").exists():
         pytest.skip(f"no C library of aarch64 in {root} (libc6-arm64-cross)")
     tools = Toolchain("aarch64-linux-gnu-gcc", machine="aarch64", runner=("qemu-aarch64", "-L", str(root)))
-    return build_world(tmp_path_factory.mktemp("aarch64"), tools)
+    return world_of(run_folder, "aarch64", tools)
 
 
 @pytest.fixture(params=["plain", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sanitized", "aarch64"))])
@@ -65,35 +71,38 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+def library(run_folder: Path) -> Library:
     """The C side of tickets and frames. The sanitized run of the same tests names its own build (test_share_sanitized)."""
     if built := os.environ.get("CUINTERPOSE_TEST_LIBRARY"):
         settings.register_profile("sanitized", settings.get_profile("ci"), max_examples=50)
         settings.load_profile("sanitized")
         return Library(Path(built))
     need("gcc")
-    return Library(build(tmp_path_factory.mktemp("share") / "libshare.so", Toolchain()))
+    return Library(made_once(run_folder / "libshare.so", lambda path: build(path, Toolchain())))
 
 
 SCENES = {"plain": (), "sanitized": tuple(SANITIZE), "threads": ("-fsanitize=thread",)}
 
 
 @pytest.fixture(scope="session")
-def checkpoint_builds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[World, Path, Path]]:
+def checkpoint_builds(run_folder: Path) -> Callable[[str], tuple[World, Path, Path]]:
     """By a name of SCENES: a world with the shim and the tracker alone, a program and a driver to run it on."""
     need("gcc")
 
     @functools.cache
     def made(name: str) -> tuple[World, Path, Path]:
-        root = tmp_path_factory.mktemp(f"checkpoint-{name}")
         flags = SCENES[name]
-        try:
+
+        def make(root: Path) -> None:
             build_shim(root, Toolchain(flags=flags))
             if (
                 name == "threads"
             ):  # the program too, since it brings the runtime; the shim's part runs before that is up
                 shutil.copy(made("plain")[0].shim, root / "cuinterpose")
-            parts = build_parts(root, Toolchain(), Toolchain(flags=flags if name == "threads" else ()))
+            build_parts(root, Toolchain(), Toolchain(flags=flags if name == "threads" else ()))
+
+        try:
+            root = made_once(run_folder / f"checkpoint-{name}", make)
         except subprocess.CalledProcessError:
             if name == "plain":
                 raise
@@ -104,7 +113,7 @@ def checkpoint_builds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
             ).stdout.strip()
             for library in (("libasan.so", "libubsan.so") if name == "sanitized" else ())
         )
-        return World(Toolchain(), root, tuple(before)), *parts
+        return World(Toolchain(), root, tuple(before)), *parts(root)
 
     return made
 
@@ -125,6 +134,9 @@ def scene(scenes: Callable[[str], Stage]) -> Stage:
 
 @pytest.fixture(scope="session")
 def command(plain: World) -> Command:
-    for module in (ROOT / "cuinterpose").glob("*.py"):
-        shutil.copy(module, plain.root / "cuinterpose")
+    def copy(package: Path) -> None:
+        for module in (ROOT / "cuinterpose").glob("*.py"):
+            shutil.copy(module, package)
+
+    made_once(plain.root / "cuinterpose", copy)
     return Command(plain)

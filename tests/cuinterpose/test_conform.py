@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from cuinterpose import conform as module
 from cuinterpose import elf, launcher, surface
 from tests import ROOT
+from tests.builds import made_once
 from tests.cuinterpose.shim_world import DRIVERS, NATIVE, Command, World
 from tests.schemas import document
 
@@ -80,6 +84,13 @@ def conform(command: Command, libcuda: Path | str, *options: str | Path) -> tupl
     return done.returncode, document(done.stdout)
 
 
+@pytest.fixture
+def here(command: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., module.Conformance]:
+    """The comparison in this process: what it found, to be asked more than once."""
+    monkeypatch.setattr(launcher, "native_path", lambda name: command.world.root / "cuinterpose" / name)
+    return lambda driver, shim, *more: module.compare(str(command.world.driver(driver)), shim, *more)
+
+
 def check_full_coverage(coverage: dict[str, dict[str, str]], lacking: set[str]) -> None:
     assert set(coverage) == set(surface.DRIVER)
     for name, routes in coverage.items():
@@ -127,26 +138,29 @@ def test_real_driver(command: Command) -> None:
 @pytest.fixture(scope="module")
 def other_shims(plain: World) -> dict[str, Path]:
     version = f'-DDLSYM_VERSION="{"GLIBC_2.2.5" if plain.tools.machine == "x86_64" else "GLIBC_2.17"}"'
-    built = {}
-    for name, text in SHIMS.items():
-        source = plain.root / f"{name}.c"
-        source.write_text(text)
-        built[name] = plain.tools.shared(plain.root / f"lib{name}.so", [source], "-w", version, "-ldl")
-    return built
+
+    def make(root: Path) -> None:
+        root.mkdir(exist_ok=True)
+        for name, text in SHIMS.items():
+            source = root / f"{name}.c"
+            source.write_text(text)
+            plain.tools.shared(root / f"lib{name}.so", [source], "-w", version, "-ldl")
+
+    root = made_once(plain.root / "others", make)
+    return {name: root / f"lib{name}.so" for name in SHIMS}
 
 
 def test_inert_shim(command: Command, other_shims: dict[str, Path]) -> None:
     status, found = conform(command, command.world.driver("12.2"), "--shim", other_shims["inert"])
     assert (status, found["differences"], found["substituted"]) == (1, [], 0)
-    assert (
-        "substitutes nothing"
-        in command("conform", "--libcuda", command.world.driver("12.2"), "--shim", other_shims["inert"]).stdout
-    )
+    assert found["why"] == "it substitutes nothing"
 
 
-def test_disabled_shim_is_not_probed_disabled(command: Command) -> None:
-    done = command("conform", "--libcuda", command.world.driver("12.2"), CUINTERPOSE_DISABLE="1")
-    assert done.returncode == 0
+def test_disabled_shim_is_not_probed_disabled(
+    plain: World, here: Callable[..., module.Conformance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUINTERPOSE_DISABLE", "1")
+    assert here("12.2", plain.shim).conforms
 
 
 def test_inventing_shim(command: Command, other_shims: dict[str, Path]) -> None:
@@ -177,15 +191,12 @@ def test_talkative_shim(command: Command, tmp_path: Path) -> None:
 
 def test_crashing_shim(command: Command, other_shims: dict[str, Path]) -> None:
     """The signal, the question, and what was answered before it."""
-    done = command("conform", "--libcuda", command.world.driver("12.2"), "--shim", other_shims["crashing"])
-    assert (done.returncode, done.stderr) == (1, "")
-    first = done.stdout.splitlines()[0]
-    assert "does not conform" in first
-    assert re.search(
-        r" SIGSEGV at question \d+ of \d+, cuGetProcAddress_v2\('.*', version 0, flags 0, no status\)", first
-    )
     status, found = conform(command, command.world.driver("12.2"), "--shim", other_shims["crashing"])
     assert (status, found["verdict"], found["ended"]) == (1, "does not conform", "SIGSEGV")
+    assert re.search(
+        r" SIGSEGV at question \d+ of \d+, cuGetProcAddress_v2\('.*', version 0, flags 0, no status\)",
+        str(found["why"]),
+    )
     assert found["last_question"] == {"route": "cuGetProcAddress_v2", "asked": "cuGetProcAddress 0 0 no status"}
     assert 0 < int(str(found["answered"])) < int(str(found["questions"]))
     assert found["differences"] == []
@@ -200,53 +211,57 @@ def test_shim_that_crashes_at_once(command: Command, tmp_path: Path) -> None:
     assert " SIGABRT before the first question" in done.stdout.splitlines()[0]
 
 
-def test_hanging_shim(command: Command, other_shims: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "native_path", lambda name: command.world.root / "cuinterpose" / name)
-    found = module.compare(str(command.world.driver("12.2")), command.world.shim)
-    assert found.verdict == "conforms"
-    monkeypatch.setattr(module, "_TIMEOUT_S", 5)
-    found = module.compare(str(command.world.driver("12.2")), other_shims["hanging"])
+def test_hanging_shim(
+    here: Callable[..., module.Conformance], other_shims: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module._probe
+
+    def probe(libcuda: str, probe: Path, shim: Path | None, *more: Any) -> tuple[str, str, str]:
+        monkeypatch.setattr(module, "_TIMEOUT_S", 5 if shim else 120)
+        return real(libcuda, probe, shim, *more)
+
+    monkeypatch.setattr(module, "_probe", probe)
+    found = here("12.2", other_shims["hanging"])
     assert (found.verdict, found.ended) == ("does not conform", "a time-out of 5 s")
     assert found.last_question == ("cuGetProcAddress_v2", "cuMemMap 12000 0")
 
 
-def test_own_exports_are_asked_too(command: Command, other_shims: dict[str, Path]) -> None:
+def test_own_exports_are_asked_too(here: Callable[..., module.Conformance], other_shims: dict[str, Path]) -> None:
     """A name that is not of the surface: exported, and given out where the driver refuses."""
-    status, found = conform(command, command.world.driver("12.2"), "--shim", other_shims["own_export"])
-    assert (status, found["verdict"]) == (1, "does not conform")
-    differences = found["differences"]
-    assert isinstance(differences, list)
-    assert {item["asked"].split()[0] for item in differences} == {"cuMemMapOther"}
-    assert "cuMemMapOther" in found["coverage"]  # type: ignore[operator]
-    done = command("conform", "--libcuda", command.world.driver("12.2"), "--shim", other_shims["own_export"])
-    lines = done.stdout.splitlines()
-    assert f"{len(differences)} of " in lines[0]
+    found = here("12.2", other_shims["own_export"])
+    assert found.verdict == "does not conform"
+    count = len(found.differences)
+    assert {key[1].split()[0] for key, _, _ in found.differences} == {"cuMemMapOther"}
+    assert "cuMemMapOther" in found.coverage
+    lines = found.lines()
+    assert f"{count} of " in lines[0]
     at = next(index for index, line in enumerate(lines) if line.startswith("different: "))
     # one group, though dozens of versions and flags were asked, with a status and without
     assert sum(line.startswith("different: ") for line in lines) == 1
-    assert lines[at].startswith(f"different: cuGetProcAddress_v2('cuMemMapOther'): {len(differences)} answers, ")
+    assert lines[at].startswith(f"different: cuGetProcAddress_v2('cuMemMapOther'): {count} answers, ")
     assert lines[at].endswith(", flags 0 1 2 3")
     assert lines[at + 1 : at + 3] == ["  without the shim  NULL", "  with the shim     a wrapper of cuMemMapOther"]
 
 
-def test_partial_shim_is_counted(command: Command, other_shims: dict[str, Path]) -> None:
-    options = ["--libcuda", str(command.world.driver("13.1")), "--shim", str(other_shims["partial"])]
-    done = command("conform", *options)
-    assert done.returncode == 0
-    answer, advice = done.stdout.splitlines()[:2]
+def test_partial_shim_is_counted(
+    command: Command, here: Callable[..., module.Conformance], other_shims: dict[str, Path]
+) -> None:
+    found = here("13.1", other_shims["partial"])
+    assert found.conforms
+    answer, advice = found.lines()[:2]
     given = len(surface.TYPED) + len(faked_of_the_watched())
     assert answer.endswith(f": it covers 0 of {given} names on every route, and every name on 0 of 4 routes")
     assert " conforms on " in answer
     assert "--require all" in advice
-    done = command("conform", *options, "--require", "dlsym,cuGetProcAddress_v2")
-    assert done.returncode == 1
-    assert "it does not cover dlsym cuGetProcAddress_v2, which --require names" in done.stdout.splitlines()[0]
-    done = command("conform", *options, "--require", "all")
-    assert done.returncode == 1
+    required = dataclasses.replace(found, required=("dlsym", "cuGetProcAddress_v2"))
+    assert required.verdict == "does not conform"
+    assert "it does not cover dlsym cuGetProcAddress_v2, which --require names" in required.lines()[0]
+    options = ("--libcuda", command.world.driver("13.1"), "--shim", other_shims["partial"], "--require", "all")
+    assert command("conform", *options).returncode == 1
 
 
-@pytest.mark.parametrize("required", ["all", "direct,dlsym,cuGetProcAddress,cuGetProcAddress_v2"])
-def test_required_routes_that_are_covered(command: Command, required: str) -> None:
+def test_required_routes_that_are_covered(command: Command) -> None:
+    required = "direct,dlsym,cuGetProcAddress,cuGetProcAddress_v2"
     status, found = conform(command, command.world.driver("13.1"), "--require", required)
     assert (status, found["verdict"]) == (0, "conforms")
     routes = found["routes"]
@@ -268,17 +283,22 @@ def test_required_routes_that_are_not_asked(command: Command) -> None:
     assert "no route 'nonsense'" in done.stderr
 
 
-def test_runtime_that_refuses_everything(command: Command) -> None:
+def test_runtime_that_refuses_everything(
+    command: Command, here: Callable[..., module.Conformance], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As every runtime does without a GPU: nothing was compared, so nothing can be said of it."""
-    arguments = ["conform", "--libcuda", command.world.driver("13.0"), "--libcudart"]
     runtime = command.world.root / "runtimes" / "libcudart.so.12"
-    done = command(*arguments, runtime, FAKE_RUNTIME_FAILS="1")
+    monkeypatch.setenv("FAKE_RUNTIME_FAILS", "1")
+    found = here("13.0", command.world.shim, str(runtime))
+    assert found.verdict == "cannot tell"
+    assert "the runtime refused every question (100: no device)" in found.lines()[0]
+    assert dataclasses.replace(found, required=("cudaGetDriverEntryPoint",)).verdict == "cannot tell"
+    arguments = ["conform", "--libcuda", command.world.driver("13.0"), "--libcudart", runtime]
+    done = command(*arguments)
     assert done.returncode == 2
     assert "cannot tell" in done.stdout.splitlines()[0]
-    assert "the runtime refused every question (100: no device)" in done.stdout.splitlines()[0]
-    done = command(*arguments, runtime, "--require", "cudaGetDriverEntryPoint", FAKE_RUNTIME_FAILS="1")
-    assert done.returncode == 2
-    assert command(*arguments, runtime, "--require", "all").returncode == 0
+    monkeypatch.delenv("FAKE_RUNTIME_FAILS")
+    assert command(*arguments, "--require", "all").returncode == 0
 
 
 def test_exported_names_are_readelfs(plain: World) -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.watched import NODES, World, available, built
+from tests.builds import made_once
+from tests.live.watched import NODES, World, available, build
 
 
 @pytest.fixture(scope="session")
-def _programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path | None]:
+def _programs(run_folder: Path) -> tuple[Path, Path | None]:
     available()
-    return built(tmp_path_factory.mktemp("watched"))
+    folder = made_once(run_folder / "watched", build)
+    static = folder / "static"
+    return folder / "program", static if static.exists() else None
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvproxy_model.trace.decode.catalog import Catalog
+from tests.builds import made_once
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -60,20 +61,22 @@ class Programs:
         return self._build("attack", HERE / "attack.c", "-O1", "-pthread")
 
     def _build(self, name: str, *arguments: str | Path) -> Path:
-        out = self.folder / name
-        if not out.exists():
-            libraries = [each for each in arguments if str(each).startswith("-l")]
-            others = [each for each in arguments if each not in libraries]
-            subprocess.run([self.cc, *others, "-o", out, *libraries], check=True, capture_output=True)
-        return out
+        libraries = [each for each in arguments if str(each).startswith("-l")]
+        others = [each for each in arguments if each not in libraries]
+        return made_once(
+            self.folder / name,
+            lambda out: subprocess.run([self.cc, *others, "-o", out, *libraries], check=True, capture_output=True),
+        )
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+def programs(run_folder: Path) -> Programs:
     cc = shutil.which(os.environ.get("CC", "cc"))
     if cc is None:
         pytest.skip("no C compiler")
-    return Programs(tmp_path_factory.mktemp("programs"), cc)
+    folder = run_folder / "programs"
+    folder.mkdir(exist_ok=True)
+    return Programs(folder, cc)
 
 
 @pytest.fixture
