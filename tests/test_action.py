@@ -29,15 +29,15 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self.temp, self.work = folder / "temp", folder / "work"
-        self.summary, self.outputs, self.path = (folder / name for name in ("summary", "outputs", "path"))
+        self.summary, self.outputs = folder / "summary", folder / "outputs"
         for made in (self.temp, self.work):
             made.mkdir()
-        for file in (self.summary, self.outputs, self.path):
+        for file in (self.summary, self.outputs):
             file.touch()
-        command = self.temp / "bin" / "nvproxy-differ"
-        command.parent.mkdir()
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nvproxy_model.tools.driver_differ "$@"\n')
-        command.chmod(0o755)
+        self.command = self.temp / "nvproxy-model" / "bin" / "nvproxy-differ"
+        self.command.parent.mkdir(parents=True)
+        self.command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nvproxy_model.tools.driver_differ "$@"\n')
+        self.command.chmod(0o755)
 
     def step(self, step: dict[str, Any], action: Path = ROOT, **given: str) -> subprocess.CompletedProcess[str]:
         """Run a step's shell lines with the inputs that are given, the others at their defaults."""
@@ -56,14 +56,12 @@ class Job:
             cwd=self.work,
             env={
                 **os.environ,
-                "PATH": f"{self.temp / 'bin'}:{os.environ['PATH']}",
                 "PYTHONPATH": str(ROOT),
                 "NVPROXY_CACHE_DIR": str(self.temp / "cache"),
                 "RUNNER_TEMP": str(self.temp),
                 "GITHUB_ACTION_PATH": str(action),
                 "GITHUB_STEP_SUMMARY": str(self.summary),
                 "GITHUB_OUTPUT": str(self.outputs),
-                "GITHUB_PATH": str(self.path),
                 **environment,
             },
             capture_output=True,
@@ -138,11 +136,12 @@ def test_nothing_asked_is_a_mistake(job: Job) -> None:
 def test_it_installs_itself(job: Job, source_tree: Path) -> None:
     """From the action's own checkout, here without an index: the dependencies are those of this Python."""
     shutil.copytree(source_tree, job.temp / "action", symlinks=True)
+    job.command.unlink()
     here = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_COMPILE": "1"}
     here["PYTHONPATH"] = sysconfig.get_path("purelib")
     done = job.step({**INSTALL, "env": here}, job.temp / "action")
     assert done.returncode == 0, done.stderr
-    assert (Path(job.path.read_text().strip()) / "nvproxy-differ").exists()
+    assert job.command.exists()
 
 
 def test_the_hook_checks_the_file_that_it_is_given(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-""".ci/run: what it does to the machine that it runs on, with stand-ins for the programs that would do it."""
+""".ci/run: what it does to the machine that it runs on, with stand-ins for the programs that would do it; the workflows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from setuptools.config.pyprojecttoml import load_file
 
 from tests import ROOT
 
@@ -81,3 +83,54 @@ def test_slow_tests_are_run_by_ci_alone() -> None:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert ("test_editable" in done.stdout) == collected, done.stdout + done.stderr
         assert done.returncode == (0 if collected else 5)
+
+
+WORKFLOWS = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in (ROOT / ".github/workflows").glob("*.yml")}
+SCRIPTS = [
+    (name, step["run"])
+    for name, flow in WORKFLOWS.items()
+    for job in flow["jobs"].values()
+    for step in job["steps"]
+    if "run" in step
+]
+
+
+def test_workflows_name_files_and_extras_that_are_there() -> None:
+    extras = load_file(ROOT / "pyproject.toml")["project"]["optional-dependencies"]
+    named = [re.findall(r"(?:^| )((?:tests|\.ci)/[\w/.]+)", script, re.M) for _, script in SCRIPTS]
+    assert {".ci/run", ".ci/wheels", "tests/test_wheels.py"} <= {path for paths in named for path in paths}
+    assert not [path for paths in named for path in paths if not (ROOT / path).exists()]
+    used = {
+        word for _, script in SCRIPTS for found in re.findall(r"'\.?\[([\w,]+)\]'", script) for word in found.split(",")
+    }
+    assert {"test", "release", "all"} <= used <= set(extras)
+
+
+def test_the_oldest_python_is_the_one_that_is_tried_first() -> None:
+    matrix = WORKFLOWS["ci.yml"]["jobs"]["python"]["strategy"]["matrix"]["python"]
+    assert load_file(ROOT / "pyproject.toml")["project"]["requires-python"] == f">={matrix[0]}"
+    assert matrix == [f"3.{minor}" for minor in range(10, 10 + len(matrix))]
+
+
+def test_a_release_needs_its_section_of_the_changelog(tmp_path: Path) -> None:
+    """The workflow's own line, over a page as towncrier makes it."""
+    (script,) = [text for name, text in SCRIPTS if name == "release.yml" and "CHANGELOG.md" in text]
+    (tmp_path / "CHANGELOG.md").write_text("# C\n\n## 1.2.3 (2026-12-01)\n\n### Added\n\n- it\n\n## 1.2.2\n\n- older\n")
+    for tag, status in (("v1.2.3", 0), ("v1.2.4", 1)):
+        environment = {**os.environ, "GITHUB_REF_NAME": tag}
+        command = ["bash", "-eo", "pipefail", "-c", script]
+        assert subprocess.run(command, cwd=tmp_path, env=environment, check=False, timeout=60).returncode == status
+        if not status:
+            assert (tmp_path / "notes.md").read_text().split() == ["###", "Added", "-", "it"]
+
+
+def test_a_fragment_of_the_changelog_has_a_kind() -> None:
+    settings = load_file(ROOT / "pyproject.toml")["tool"]["towncrier"]
+    kinds = {kind["directory"] for kind in settings["type"]}
+    for path in (ROOT / settings["directory"]).iterdir():
+        if path.name not in settings["ignore"]:
+            name, kind, suffix = path.name.split(".")
+            assert name
+            assert (kind in kinds, suffix) == (True, "md"), path.name
+            assert path.read_text("utf-8").strip()[0] not in "-*#", path.name
+    assert settings["start_string"] in (ROOT / settings["filename"]).read_text("utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -112,7 +113,9 @@ def test_the_same_files_give_the_same_bytes(source_tree: Path, distributions: Pa
     (first,), (second,) = distributions.glob("*.tar.gz"), tmp_path.glob("*.tar.gz")
     assert first.read_bytes() == second.read_bytes()
     with tarfile.open(first) as archive:
-        assert {(entry.mtime, entry.uid, entry.uname) for entry in archive} == {(315532800, 0, "")}
+        assert {(entry.mtime, entry.uid, entry.uname) for entry in archive} == {
+            (int(os.environ.get("SOURCE_DATE_EPOCH", "315532800")), 0, "")
+        }
 
 
 @pytest.mark.slow
@@ -147,6 +150,10 @@ def test_the_core_alone_in_a_clean_environment(distributions: Path, tmp_path: Pa
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
     subprocess.run([*pip, "install", "-q", "--no-index", "--no-compile", wheel], check=True, timeout=120)
     subprocess.run([*pip, "check"], check=True, timeout=60)
+    if importlib.util.find_spec("cyclonedx_py"):
+        bill = [sys.executable, "-m", "cyclonedx_py", "environment", "--of", "JSON", python]
+        components = json.loads(subprocess.run(bill, capture_output=True, check=True, timeout=60).stdout)["components"]
+        assert {component["name"].lower() for component in components} == {*CORE, "nvproxy-model"}
     check = [python.parent / "nvproxy-differ", "check"]
     checked = subprocess.run(check, capture_output=True, text=True, check=False, timeout=120)
     assert (checked.returncode, checked.stderr) == (0, "")
