@@ -225,6 +225,7 @@ def _get_build_version(decide: Decider, call: Call, data: Any, fds: FdLookup) ->
 
     rmapi_deprecated_control.c:V2_CONVERTER(_NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION).
     """
+    given = data
     if data is not None and len(data) == _BUILD_VERSION_SIZE:
         size, *strings = _build_version(data)
         if not all(strings):
@@ -233,7 +234,9 @@ def _get_build_version(decide: Decider, call: Call, data: Any, fds: FdLookup) ->
         elif size > nv.NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_MAX_STRING_SIZE:
             clamped = nv.NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_MAX_STRING_SIZE
             data = _patched(data, _SIZE_OF_STRINGS, clamped.to_bytes(4, "little"))
-    return decide(data, fds)
+    answer = decide(data, fds)
+    # The host is given other bytes than the guest's also where no string is copied.
+    return answer._replace(verdict=Verdict.TRANSLATE) if answer.allowed and data != given else answer
 
 
 PLAIN: Handler[Any] = Handler("")

@@ -32,17 +32,17 @@ from nvproxy_model.policy.refusals import refuse, refuse_size
 from nvproxy_model.rules import Rule, Table, active
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["PROFILES", "Entry", "Policy", "Windows", "too_long"]
+__all__ = ["GATES", "PROFILES", "UNKNOWN_STATUS", "Entry", "Policy", "Windows", "too_long"]
 
 Windows = Literal["allow", "deny"]
 
-_UNKNOWN_STATUS: Mapping[Table, int | None] = {
+UNKNOWN_STATUS: Mapping[Table, int | None] = {
     "frontend": None,
     "uvm": None,
     "control": NV_ERR_NOT_SUPPORTED,
     "alloc": NV_ERR_INVALID_CLASS,
 }
-_GATES: Mapping[Table, str] = {"control": "NV_ESC_RM_CONTROL", "alloc": "NV_ESC_RM_ALLOC"}
+GATES: Mapping[Table, str] = {"control": "NV_ESC_RM_CONTROL", "alloc": "NV_ESC_RM_ALLOC"}
 """The escape that a command or class is asked by."""
 _REMEMBERED = 1024
 """How many unknown numbers a table keeps an answer for; a hostile guest must not grow it."""
@@ -241,7 +241,7 @@ class Policy:
         return f"<Policy {self.version} caps={self.caps} profile={self.profile}>"
 
     def _build(self, name: Table) -> _Table:
-        gate = _GATES.get(name)
+        gate = GATES.get(name)
         shut = gate is not None and not any(row.caps & self.caps for row in self.frontend.values() if row.name == gate)
         rows = self.rules[name]
         if name == "control":
@@ -257,7 +257,7 @@ class Policy:
     def _shut(self, table: Table, number: int) -> Decision:
         """Both gates must open: without compute or utility even a root client is EINVAL (nvproxy: frontend
         dispatch)."""
-        gate = next(row for row in self.frontend.values() if row.name == _GATES[table])
+        gate = next(row for row in self.frontend.values() if row.name == GATES[table])
         return refuse(
             self.call(table, number), Why.CAPABILITY, None, Facts(f"{gate.name}, which comes first", want=gate.caps)
         )
@@ -273,7 +273,7 @@ class Policy:
     def _entry(self, rule: Rule) -> Entry:
         call = self.call(rule.table, rule.number)
         needed = hardened.CAPS.get(rule.name, rule.caps) if self.profile == "hardened" else rule.caps
-        status = _UNKNOWN_STATUS[rule.table]
+        status = UNKNOWN_STATUS[rule.table]
         if rule.rejected:
             return Entry(refuse(call, Why.REFUSED, rule.status), rule=rule)
         if rule.opt_in and rule.number not in self.extra:
@@ -322,8 +322,8 @@ class Policy:
             return refuse(call, Why.WINDOW, NV_ERR_NOT_SUPPORTED, Facts(name, found="a policy that closes it"))
         elsewhere = _elsewhere(table).get(number)
         if elsewhere is None:
-            return refuse(call, Why.UNKNOWN, _UNKNOWN_STATUS[table])
-        return refuse(call, Why.VERSION, _UNKNOWN_STATUS[table], Facts(elsewhere))
+            return refuse(call, Why.UNKNOWN, UNKNOWN_STATUS[table])
+        return refuse(call, Why.VERSION, UNKNOWN_STATUS[table], Facts(elsewhere))
 
     def _event(self, data: bytes | None, fds: FdLookup) -> Decision:
         """NV01_EVENT names the real class in its parameters, whatever that is (nvproxy: rmAlloc's fix-up)."""

@@ -135,6 +135,7 @@ DOCUMENTS = {
     "policy-table": ["table", "latest", "--caps", "rdma"],
     "policy-conform": ["conform", "tests/data/nvproxy_vectors.json.xz"],
     "policy-seccomp": ["seccomp", "latest"],
+    "policy-bundle": ["bundle"],
     "policy-caps": ["caps", "compute"],
     "policy-audit": ["audit"],
     "policy-restorable": ["restorable", TRACE],

@@ -80,6 +80,33 @@ PROGRAM = Program(
             ("nvproxy-policy/table/1", "nvproxy-policy/table-diff/1"),
         ),
         Command(
+            "bundle",
+            "the policy as one JSON document, for a proxy in another language",
+            "Prints all that decides a call: rows, capabilities, sizes, what each field is with its offset and width, fd kinds, "
+            "restores, dependencies, windows, statuses, what handlers do. It is the same for the same package, byte for byte. With "
+            "--all, rows are shared by the releases where they are equal. docs/bundle.md has the algorithm that a proxy follows, "
+            "and what it must keep beside it: objects, map contexts, pinned pages.",
+            (
+                Example("nvproxy-policy bundle > latest.json"),
+                Example("nvproxy-policy bundle --driver 580.126.20 > nvproxy-580.126.20.json"),
+                Example("nvproxy-policy bundle --all > nvproxy.json"),
+            ),
+            {0: "printed", 2: _UNKNOWN},
+            (
+                OneOf(
+                    (
+                        driver(
+                            "a release, or host for this machine's; also one that nvproxy does not support (default: latest)",
+                            "latest",
+                        ),
+                        argument("--all", action="store_true", help="every release of driver_versions.yaml"),
+                    )
+                ),
+                formats(),
+            ),
+            ("nvproxy-policy/bundle/1",),
+        ),
+        Command(
             "conform",
             "replay recorded calls against the model",
             "Replays a file of recorded calls in order against sessions whose host answers as the recorded one did, and compares "

@@ -57,9 +57,7 @@ def run(args: argparse.Namespace) -> int:
             tree.start()
             from nvproxy_model.policy.policy import Policy
 
-            policy = Policy.for_driver(
-                node.name, caps, profile=args.profile, allow_unsupported=True, windows=windows
-            )
+            policy = Policy.for_driver(node.name, caps, profile=args.profile, allow_unsupported=True, windows=windows)
             broker = live.Broker(
                 policy,
                 observe=args.observe,
