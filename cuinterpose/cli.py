@@ -173,6 +173,9 @@ def _peers(arguments: argparse.Namespace) -> int:
 
     try:
         where = Path(arguments.directory) if arguments.directory else directory()
+    except OSError as error:
+        raise Failure(f"endpoints: {reason(error)}; name the directory") from None
+    try:
         members = coordinator.discover(where.absolute(), arguments.timeout)
     except OSError as error:
         raise Failure(f"endpoints: {reason(error)}") from None

@@ -55,7 +55,8 @@ def parse(text: bytes, error: type[E]) -> Any:
     except yaml.YAMLError as problem:
         mark = getattr(problem, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
-        raise error(f"{where}{getattr(problem, 'problem', None) or 'not YAML'}") from None
+        why = getattr(problem, "problem", None) or getattr(problem, "reason", None) or "no text"
+        raise error(f"{where}not YAML: {why}") from None
     except (UnicodeDecodeError, RecursionError, ValueError) as problem:
         raise error(f"not YAML: {str(problem).splitlines()[0]}") from None
 
