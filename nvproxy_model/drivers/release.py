@@ -6,10 +6,12 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from nvproxy_model import naming
 from nvproxy_model.layout import Field, Layout
+
+T = TypeVar("T")
 
 __all__ = [
     "LayoutTable",
@@ -19,6 +21,7 @@ __all__ = [
     "control_struct",
     "natural",
     "pack_release",
+    "several",
     "unpack_release",
 ]
 
@@ -68,6 +71,12 @@ class Release:
 def control_struct(release: Release, control: str) -> str | None:
     """The name of a control's parameter struct, or None: by its MESSAGE_ID define, else by NVIDIA's naming rule."""
     return naming.control_struct(control, release.params, release.structs)
+
+
+def several(table: Mapping[str, T], names: Sequence[str]) -> list[T | None]:
+    """What a release's mapping has under these names; one that looks many up faster than one by one does so."""
+    faster: Callable[[Sequence[str]], list[T | None]] | None = getattr(table, "several", None)
+    return faster(names) if faster is not None else [table.get(name) for name in names]
 
 
 def natural(version: str) -> tuple[tuple[int, str], ...]:

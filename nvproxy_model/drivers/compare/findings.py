@@ -30,6 +30,7 @@ __all__ = [
     "compare_releases",
     "different",
     "entries",
+    "keyed",
     "typed",
     "verdict",
 ]
@@ -204,11 +205,22 @@ def entries(layout: Layout, prefix: str = "", key: str = "", base: int = 0, in_u
         yield from entries(record, path + below, own_key + ("" if anonymous else below), offset, in_union)
 
 
+def keyed(layout: Layout) -> dict[str, Entry]:
+    """The members of a record by their keys."""
+    return {entry.key: entry for entry in entries(layout)}
+
+
 def compare_layouts(
-    name: str, ours: Layout, theirs: Layout, fds: Collection[str] = (), *, spelling: bool = True
+    name: str,
+    ours: Layout,
+    theirs: Layout,
+    fds: Collection[str] = (),
+    *,
+    spelling: bool = True,
+    members: Callable[[Layout], Mapping[str, Entry]] = keyed,
 ) -> list[Finding]:
     """Differences of two layouts of one struct. ``fds`` are paths known to be file descriptors; ``spelling`` also tells of
-    types that are spelled otherwise."""
+    types that are spelled otherwise. Whoever compares a layout many times gives a ``keyed`` that remembers."""
     if ours is theirs or ours == theirs:
         return []
     found: list[Finding] = []
@@ -218,8 +230,7 @@ def compare_layouts(
         class_ = "type-changed" if ours.kind != theirs.kind else "union-grown" if ours.kind == "union" else grew
         detail = f"{ours.kind} of {ours.size} bytes, then {theirs.kind} of {theirs.size}"
         found.append(Finding("size-changed", name, detail, ours.size, theirs.size, class_))
-    before = {entry.key: entry for entry in entries(ours)}
-    after = {entry.key: entry for entry in entries(theirs)}
+    before, after = members(ours), members(theirs)
     lost = {key: entry for key, entry in before.items() if key not in after}
     new = {key: entry for key, entry in after.items() if key not in before}
     for key, old in before.items():
@@ -258,6 +269,8 @@ def _compare_field(
     full = f"{name}.{new.path}"
     a, b = old.field, new.field
     moved, resized = old.offset != new.offset, a.size != b.size
+    if not moved and not resized and (a.type, a.base, a.dims) == (b.type, b.base, b.dims):
+        return
     if resized:
         class_ = "resized-and-moved" if moved else "resized-in-place"
         if new.in_union and old.in_union:

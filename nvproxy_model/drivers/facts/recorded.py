@@ -157,23 +157,22 @@ class Facts:
         for version in versions:
             release = self.release(version)
             for table, values in known.items():
-                getattr(release, table).expect(values[self._position(version)])
+                getattr(release, table).expect(values)
             yield release
 
-    def _looked_up(self, wanted: Wanted) -> dict[str, list[dict[str, Any]]]:
-        """Table -> at each position, what the wanted names are there; None is absence."""
-        found: dict[str, list[dict[str, Any]]] = {}
+    def _looked_up(self, wanted: Wanted) -> dict[str, dict[str, list[Any]]]:
+        """Table -> wanted name -> what it is at each position; None is absence."""
+        found: dict[str, dict[str, list[Any]]] = {}
+        count = len(self.versions)
         for table, names in (("structs", wanted.structs), ("constants", wanted.constants)):
-            at_each = found[table] = [{} for _ in self.versions]
-            runs = self._table(table)
+            runs, absent = self._table(table), (None, ABSENT.get(table))
+            decode = self.layout if table == "structs" else int
+            found[table] = {}
             for name in names:
                 parts = runs.get(name, ())
-                values: list[Any] = [None] * (parts[0] if parts else len(at_each))
-                for start, value, end in zip(parts[::2], parts[1::2], (*parts[2::2], len(at_each)), strict=False):
-                    absent = value is None or value == ABSENT.get(table)
-                    values += [None if absent else self.layout(value) if table == "structs" else value] * (end - start)
-                for here, value in zip(at_each, values, strict=True):
-                    here[name] = value
+                values = found[table][name] = [None] * (parts[0] if parts else count)
+                for start, value, end in zip(parts[::2], parts[1::2], (*parts[2::2], count), strict=False):
+                    values += [None if value in absent else decode(value)] * (end - start)
         return found
 
     def names(self, table: str) -> Collection[str]:
@@ -234,11 +233,19 @@ class _Column(Mapping[str, Any]):
         self._decode = decode
         self._runs: Mapping[str, Runs] | None = None
         self._present: dict[str, Any] | None = None
-        self._expected: Mapping[str, Any] = {}
+        self._expected: Mapping[str, Sequence[Any]] = {}
 
-    def expect(self, values: Mapping[str, Any]) -> None:
-        """What some names are here, already looked up; None is absence."""
+    def expect(self, values: Mapping[str, Sequence[Any]]) -> None:
+        """What some names are at each position, already looked up; None is absence."""
         self._expected = values
+
+    def several(self, names: Iterable[str]) -> list[Any]:
+        """What these names are here; None for one that is not."""
+        expected, index = self._expected, self._index
+        try:
+            return [expected[name][index] for name in names]
+        except KeyError:
+            return [self.get(name) for name in names]
 
     def _raw(self, name: str) -> Any:
         if self._present is not None:
@@ -269,7 +276,7 @@ class _Column(Mapping[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         if name in self._expected:
-            value = self._expected[name]
+            value = self._expected[name][self._index]
             return default if value is None else value
         value = self._raw(name)
         return default if value == self._absent else self._decode(value)

@@ -7,11 +7,11 @@ is the identity of the struct's layout there, so that a return to an older layou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from nvproxy_model.drivers.compare.findings import Finding, compare_constants, compare_layouts, verdict
-from nvproxy_model.drivers.release import Release, natural
+from nvproxy_model.drivers.compare.findings import Entry, Finding, compare_constants, compare_layouts, keyed, verdict
+from nvproxy_model.drivers.release import Release, natural, several
 from nvproxy_model.layout import Layout
 
 __all__ = ["ABSENT", "UNCHECKED", "Change", "HeatMap", "Numbers", "Row", "Run", "build"]
@@ -79,15 +79,15 @@ class Numbers:
     states: Mapping[str, int]
 
 
-@dataclass(frozen=True)
+@dataclass
 class HeatMap:
     """The grid. ``changes`` are in order of runs, then rows. ``fds``: struct -> paths that are file descriptors."""
 
     runs: tuple[Run, ...]
     rows: tuple[Row, ...]
-    changes: tuple[Change, ...]
     numbers: Numbers
     fds: Mapping[str, Iterable[str]]
+    changes: list[Change] = field(default_factory=list)
 
     def above(self, run: int) -> int | None:
         """The nearest checked run that this one descends from."""
@@ -107,7 +107,34 @@ class HeatMap:
 
     def between(self, row: Row, before: int, after: int) -> tuple[Finding, ...]:
         """What differs from one layout of a row to another; either may be ABSENT."""
-        return _findings(row, before, after, self.fds)
+        known = self._between.get((row.name, before, after))
+        if known is None:
+            known = self._between[row.name, before, after] = self._found(row, before, after)
+        return known
+
+    def _found(self, row: Row, before: int, after: int) -> tuple[Finding, ...]:
+        if before == ABSENT:
+            new = row.layouts[after]
+            return (Finding("struct-added", row.name, f"{new.kind} of {new.size} bytes", None, new.size, "added"),)
+        old = row.layouts[before]
+        if after == ABSENT:
+            return (Finding("struct-removed", row.name, f"{old.kind} of {old.size} bytes", old.size, None, "removed"),)
+        fds = tuple(self.fds.get(row.name, ()))
+        return tuple(compare_layouts(row.name, old, row.layouts[after], fds, spelling=False, members=self._members))
+
+    def _members(self, layout: Layout) -> Mapping[str, Entry]:
+        known = self._flat.get(id(layout))  # the rows hold every layout that comes here
+        if known is None:
+            known = self._flat[id(layout)] = keyed(layout)
+        return known
+
+    @cached_property
+    def _flat(self) -> dict[int, Mapping[str, Entry]]:
+        return {}
+
+    @cached_property
+    def _between(self) -> dict[tuple[str, int, int], tuple[Finding, ...]]:
+        return {}
 
     @cached_property
     def breaks(self) -> Mapping[str, Change]:
@@ -139,9 +166,11 @@ def build(
     order = _preorder(parents)
     identities = [_Identities(name) for name in sorted(set(structs))]
     there = [version for version in order if version in read]
-    tables = [read[version].structs for version in there]
+    names = [row.name for row in identities]
+    layouts = zip(*(several(read[version].structs, names) for version in there), strict=True)
+    along = (row.along(found) for row, found in zip(identities, layouts, strict=True))
     columns = dict.fromkeys(order, (UNCHECKED,) * len(identities))
-    columns |= zip(there, zip(*(row.along(tables) for row in identities), strict=True), strict=True)
+    columns |= zip(there, zip(*along, strict=True), strict=True)
     runs = _runs(order, parents, columns, read.keys())
     rows = tuple(
         Row(row.name, tuple(row.layouts), tuple(columns[run.first][index] for run in runs))
@@ -149,16 +178,16 @@ def build(
         if row.layouts
     )
     numbers = _numbers(sorted(set(constants)), read)
-    grid = HeatMap(runs, rows, (), numbers, fds or {})
-    changes = sorted([*_changes(grid), *_renumbered(grid, read, parents)], key=lambda change: change.run)
-    return replace(grid, changes=tuple(changes))
+    grid = HeatMap(runs, rows, numbers, fds or {})
+    grid.changes += sorted([*_changes(grid), *_renumbered(grid, read, parents)], key=lambda change: change.run)
+    return grid
 
 
 def _numbers(names: Sequence[str], read: Mapping[str, Release]) -> Numbers:
     known: dict[tuple[int | None, ...], int] = {}
     states: dict[str, int] = {}
     for version, release in read.items():
-        values = tuple(map(release.constants.get, names))
+        values = tuple(several(release.constants, names))
         states[version] = known.setdefault(values, len(known))
     return Numbers(tuple(names), tuple(known), states)
 
@@ -171,17 +200,13 @@ class _Identities:
         self.layouts: list[Layout] = []
         self._seen: dict[int, tuple[Layout, int]] = {}
 
-    def along(self, tables: Iterable[Mapping[str, Layout]]) -> list[int]:
-        """The identities of the layouts that releases have."""
-        name, seen = self.name, self._seen
-        return [
-            ABSENT
-            if (layout := table.get(name)) is None
-            else known[1]
-            if (known := seen.get(id(layout)))
-            else self.identify(layout)
-            for table in tables
-        ]
+    def along(self, layouts: Iterable[Layout | None]) -> Iterator[int]:
+        """The identities of layouts in order; the same one mostly follows itself."""
+        last, identity = None, ABSENT
+        for layout in layouts:
+            if layout is not last:
+                last, identity = layout, ABSENT if layout is None else self.identify(layout)
+            yield identity
 
     def identify(self, layout: Layout) -> int:
         known = self._seen.get(id(layout))  # recorded facts hand out one object for equal layouts
@@ -260,16 +285,6 @@ def _changes(grid: HeatMap) -> Iterator[Change]:
                 before, after = row.cells[above], row.cells[index]
                 if before != after:
                     yield Change(index, run.first, row.name, before, after, grid.between(row, before, after))
-
-
-def _findings(row: Row, before: int, after: int, fds: Mapping[str, Iterable[str]]) -> tuple[Finding, ...]:
-    if before == ABSENT:
-        new = row.layouts[after]
-        return (Finding("struct-added", row.name, f"{new.kind} of {new.size} bytes", None, new.size, "added"),)
-    old = row.layouts[before]
-    if after == ABSENT:
-        return (Finding("struct-removed", row.name, f"{old.kind} of {old.size} bytes", old.size, None, "removed"),)
-    return tuple(compare_layouts(row.name, old, row.layouts[after], tuple(fds.get(row.name, ())), spelling=False))
 
 
 def _renumbered(grid: HeatMap, read: Mapping[str, Release], parents: Mapping[str, str | None]) -> Iterator[Change]:
