@@ -132,3 +132,55 @@ def test_a_fork_bomb_is_bounded(write: Any, monkeypatch: pytest.MonkeyPatch) -> 
     replay = Replay(POLICY).feed(Reader(write("\n".join([head, *opens, *forks]) + "\n")))
     summary = replay.finish()
     assert (summary["skipped"], summary["descriptors"]) == (3, 40 * 3)
+
+
+# By hand: what no recorded program did
+
+OPENED = '{"k":"open","tid":5,"fd":3,"ret":3,"path":"/dev/nvidiactl"}'
+MAPPED = '{"k":"mmap","tid":5,"fd":3,"ret":0,"dev":"/dev/nvidiactl","addr":0,"len":4096,"off":0}'
+CALLED = '{"k":"ioctl","tid":5,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc020462a","kind":"control","key":"0x20800102"%s}'
+
+
+def by_hand(write: Any, *lines: str) -> tuple[Replay, dict[str, Any]]:
+    return run(write("\n".join(['{"schema":"nvproxy-trace/1","driver":null}', *lines]) + "\n"))
+
+
+def test_opens(write: Any) -> None:
+    """A device that nvproxy has not is refused, and one that failed is not open, whatever number is beside it."""
+    replay, summary = by_hand(
+        write,
+        OPENED,
+        '{"k":"open","tid":5,"fd":4,"ret":4,"path":"/dev/nvidia-uvm-tools"}',
+        '{"k":"open","tid":5,"fd":5,"ret":-1,"path":"/dev/nvidia0","err":2}',
+        '{"k":"open","tid":5,"fd":-1,"ret":-1,"path":"/dev/nvidia0"}',
+    )
+    assert replay.refusals == {("open", 0): 1}
+    assert [step.text for step in replay.refused] == ["/dev/nvidia-uvm-tools: nvproxy gives a sandbox no such device"]
+    assert summary["descriptors"] == 2
+
+
+def test_a_mapping_of_what_may_have_been_skipped(write: Any) -> None:
+    replay, summary = by_hand(write, OPENED, MAPPED)
+    assert ["mmap of fd 3: errno" in step.text for step in replay.divergences] == [True]
+    assert summary["skipped"] == 0
+    replay, summary = by_hand(write, OPENED, CALLED % "", MAPPED)
+    assert (replay.divergences, summary["skipped"]) == ([], 2)
+
+
+def test_what_the_host_did_and_nvproxy_would_not_is_refused(traces: dict[str, Path]) -> None:
+    """The five of the trace that the host refused as well, as if it had not: three name a descriptor that the program then had."""
+
+    def done(rec: Record) -> Record:
+        rec.status = None if rec.status == 0x57 else rec.status
+        return rec
+
+    replay = Replay(POLICY).feed(map(done, Reader(traces["event-buffer-chain"])))
+    assert replay.expected == []
+    assert sum("notificationHandle" in step.text for step in replay.refused) == 2
+    assert replay.supplied["descriptors"] == 3
+
+
+def test_memory_behind_the_argument_of_a_control_without_parameters(write: Any) -> None:
+    top = struct.pack("<IIIIQII", 1, 1, 0x20800102, 0, 0x7000, 64, 0)
+    replay, summary = by_hand(write, OPENED, CALLED % f',"top0":"{top.hex()}","bufs":[[16,"{bytes(64).hex()}"]]')
+    assert (replay.refused, replay.divergences, summary["skipped"]) == ([], [], 0)
