@@ -86,7 +86,7 @@ def on_a_terminal(*words: str, user: bool = True, **environment: str) -> str:
 
 
 def test_what_is_longer_than_the_terminal_is_paged() -> None:
-    assert on_a_terminal(*LONG, PAGER="tr a-z A-Z | tail -n 1").startswith("620.51.00: 24 FRONTEND")
+    assert re.match(r"[\d.]+: \d+ FRONTEND, ", on_a_terminal(*LONG, PAGER="tr a-z A-Z | tail -n 1"))
     assert "PAGED" not in on_a_terminal(*SHORT, PAGER="echo PAGED")
     assert "PAGED" not in on_a_terminal(*LONG, "--no-pager", PAGER="echo PAGED")
     assert "PAGED" not in on_a_terminal(*LONG, user=False, PAGER="echo PAGED")

@@ -125,7 +125,8 @@ def _privileges(args: argparse.Namespace) -> int:
     controls = authority.controls_without_row(found, node, lambda number: ever().name("control", number))
     classes = authority.classes_without_row(found, node, None)
     lines = [f"{version}, with the rows of {node}"]
-    lines.append(f"{len(rows)} rows that a sandbox needs more than a plain user of the host for:")
+    many = f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
+    lines.append(f"{many} that only more than a plain user of the host may call:")
     lines += (f"  {rule.table} {rule.number:#x} {rule.name}: {authority.WORDS[privilege]}" for rule, privilege in rows)
     lines.append(f"{len(controls)} controls that any user may ask of an admitted class and that no row has:")
     lines += columns(
