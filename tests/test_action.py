@@ -105,15 +105,17 @@ def test_pins(job: Job, size: int, fails: str, status: int) -> None:
 
 @pytest.mark.slow
 def test_a_checkout_and_a_driver_tree_are_one_answer(job: Job) -> None:
-    """The worst of both: here the tree has hardly any struct of the model, and the checkout a wrong union."""
+    """The worst of all: here the tree has hardly any struct of the model, the checkout a wrong union; the pins hold."""
     gvisor_trees.write(job.work / "my gvisor")
     driver_world.write(job.work / "tree", driver_world.tree(version="580.126.20"))
-    done = job.step(COMPARE, gvisor="my gvisor", driver="tree", versions="580.126.20")
+    (job.work / "nvidia.yaml").write_text(PINS.format(48))
+    asked = {"gvisor": "my gvisor", "driver": "tree", "versions": "580.126.20"}
+    done = job.step(COMPARE, **asked, pins="nvidia.yaml", since="590.44.01")
     assert done.returncode == 1, done.stderr
     assert job.output()["status"] == "1"
-    assert set(job.results()) == {"check.sarif", "gvisor.sarif"}
-    assert all(job.results().values())
-    assert len(re.findall(r"^### ", job.summary.read_text(), re.MULTILINE)) == 2
+    found = {name: bool(results) for name, results in job.results().items()}
+    assert found == {"check.sarif": True, "gvisor.sarif": True, "pin.sarif": False}
+    assert len(re.findall(r"^### ", job.summary.read_text(), re.MULTILINE)) == 3
 
 
 def test_what_could_not_be_told_fails_whatever_is_asked(job: Job) -> None:
@@ -124,6 +126,12 @@ def test_what_could_not_be_told_fails_whatever_is_asked(job: Job) -> None:
     assert "could not tell" in job.summary.read_text()
     assert list(job.work.iterdir()) == []
     assert "nvproxy-differ: error: $(touch;ran): " in done.stderr
+
+
+def test_a_command_that_fails_without_an_answer_did_not_find_a_difference(job: Job) -> None:
+    job.command.write_text("#!/bin/sh\nexit 1\n")
+    done = job.step(COMPARE, pins="nvidia.yaml", **{"different-fails": "false"})
+    assert (done.returncode, job.output()["status"], job.results()) == (2, "2", {})
 
 
 def test_nothing_asked_is_a_mistake(job: Job) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import shutil
 import subprocess
@@ -44,7 +45,7 @@ def wheels(source_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     shutil.copytree(source_tree, tree, symlinks=True)
     done = subprocess.run(
         [tree / ".ci" / "wheels", dist],
-        env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "HOME": str(dist.parent)},
+        env={**os.environ, "PYTHON": sys.executable},
         capture_output=True,
         text=True,
         check=False,
