@@ -340,6 +340,8 @@ class _Record(Values):
     lifetime: _Versioned
     _declared: tuple[Any, ...]
     _renamed: Mapping[str, str]
+    _turns: frozenset[str]
+    """The releases at which it may become another: where a member comes or goes, or a name."""
     _at: dict[Lineage, Any]
     _variants: dict[tuple[Any, ...], Any]
     _resolved: dict[tuple[int, int], Any]
@@ -357,6 +359,7 @@ class _Record(Values):
         self.lifetime = _Versioned((), releases(first), releases(last))
         self._declared = declared
         self._renamed = dict(renamed or {})
+        self._turns = frozenset(self._renamed).union(*map(_turns, declared))
         self._at = {}
         self._variants = {}
         self._resolved = {}
@@ -383,6 +386,8 @@ class _Record(Values):
 
     def at(self, version: Lineage) -> Any:
         """This record as it is in one release; equal variants are the same object."""
+        if not self._turns:
+            return self
         known = self._at.get(version)
         if known is None:
             known = self._at.setdefault(version, self._variant(version))
@@ -401,6 +406,8 @@ class _Record(Values):
         return variant
 
     def _resolve(self, subcon: Any, version: Lineage) -> Any:
+        if not _turns(subcon):
+            return subcon
         if isinstance(subcon, (CStruct, CUnion)):
             return subcon.at(version)
         if not isinstance(subcon, (construct.Renamed, construct.Array, Role)):
@@ -433,6 +440,15 @@ class _Record(Values):
         compared."""
         name = self.ctype or f"<{self.kind}>"
         return Layout(name, self.kind, self.sizeof(), self.align, tuple(map(_field, self.members)))
+
+
+def _turns(declared: Any) -> frozenset[str]:
+    """The releases at which a member, or what is in it, comes, goes or changes."""
+    if isinstance(declared, _Versioned):
+        return frozenset(declared.first + declared.last).union(*map(_turns, declared.members))
+    while isinstance(declared, (construct.Renamed, construct.Array, Role)):
+        declared = declared.subcon
+    return declared._turns if isinstance(declared, (CStruct, CUnion)) else frozenset()
 
 
 def _rewrap(subcon: Any, inner: Any) -> Any:

@@ -28,7 +28,6 @@ ARROWS: dict[str, set[str]] = {
     "drivers.compare": {
         "abi",
         "caps",
-        "drivers.parsing",
         "drivers.release",
         "drivers.yaml_file",
         "errors",
@@ -40,7 +39,7 @@ ARROWS: dict[str, set[str]] = {
         "versions",
     },
     "drivers.evidence": {"abi", "drivers.compare", "drivers.release", "errors", "fields", "rules", "versions"},
-    "drivers.facts": {"drivers.parsing", "drivers.privileges", "drivers.release", "errors", "layout"},
+    "drivers.facts": {"drivers.privileges", "drivers.release", "errors", "layout"},
     "drivers.gvisor": {
         "abi",
         "caps",
@@ -105,7 +104,6 @@ ARROWS: dict[str, set[str]] = {
         "drivers.facts",
         "drivers.gvisor",
         "drivers.names",
-        "drivers.parsing",
         "drivers.privileges",
         "drivers.release",
         "drivers.render",

@@ -150,10 +150,15 @@ def ever() -> CallNames:
 @lru_cache
 def ever_called(number: int) -> Mapping[Table, tuple[str, ...]]:
     """Table -> what `ever` has for one number, at a fraction of the cost."""
+    return {table: numbers.get(number, ()) for table, numbers in _with_number(number).tables.items()}
+
+
+@lru_cache
+def _with_number(number: int) -> CallNames:
+    """The names that one number has in any recorded release."""
     facts = recorded.load()
     called = {*facts.having(number), *_listed().get(number, {}).values()}
-    names = CallNames([(name, number) for name in called], _ever_params(), facts.names("structs"))
-    return {table: numbers.get(number, ()) for table, numbers in names.tables.items()}
+    return CallNames([(name, number) for name in called], _ever_params(), facts.names("structs"))
 
 
 @cache
@@ -198,7 +203,7 @@ def symbol(name: str) -> Symbol | None:
     if value is None:
         return None
     number = int(value)
-    kind: Kind | None = ever().table_of(name, number)
+    kind: Kind | None = _with_number(number).table_of(name, number)
     if kind is None and _STATUS.fullmatch(name):
         kind = "status"
     if kind is None and name.startswith("NVKMS_IOCTL_"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -18,12 +18,27 @@ __all__ = [
     "Layouts",
     "Provenance",
     "Release",
+    "Wanted",
     "control_struct",
     "natural",
     "pack_release",
+    "reachable",
     "several",
     "unpack_release",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The names that somebody asks for; to read only these takes a fraction of the time of reading all."""
+
+    structs: frozenset[str]
+    constants: frozenset[str]
+
+    @property
+    def modeset(self) -> bool:
+        """Whether a name belongs to NVKMS, whose headers are read only then."""
+        return any(name[:5].lower() == "nvkms" for name in self.structs | self.constants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +66,7 @@ class Release:
 
     version: str
     headers: int
-    """How many headers were read."""
+    """How many headers declare its ABI; all of them were read."""
     structs: Mapping[str, Layout]
     """By typedef name and by tag, as NVIDIA spells them."""
     constants: Mapping[str, int]
@@ -66,6 +81,8 @@ class Release:
     """Where this was read: ``recorded facts`` or the path of a source."""
     commands: Callable[[int], Sequence[str]] | None = field(default=None, compare=False, repr=False)
     """Number -> the names in ``params`` that have it, where whoever made this knows it without reading them all."""
+    parsed: int | None = None
+    """How many of the headers were parsed for the names that were asked for; None for recorded facts."""
 
 
 def control_struct(release: Release, control: str) -> str | None:
@@ -92,8 +109,8 @@ class LayoutTable:
     position in the shipped facts.
     """
 
-    def __init__(self, rows: Mapping[str, str] | None = None) -> None:
-        self.rows: dict[str, str] = dict(rows or {})
+    def __init__(self, rows: dict[str, str] | None = None) -> None:
+        self.rows: dict[str, str] = {} if rows is None else rows
         self._decoded: dict[str, Layout] = {}
         self._keys: dict[Layout, str] = {}
 
@@ -160,12 +177,26 @@ class Layouts(Mapping[str, Layout]):
         return len(self._keys)
 
 
+def reachable(rows: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
+    """The rows of these keys and of the records in them."""
+    found: dict[str, str] = {}
+    pending = list(keys)
+    while pending:
+        key = pending.pop()
+        if key not in found:
+            found[key] = rows[key]
+            inner = (line.rpartition("\t")[2] for line in rows[key].split("\n")[1:])
+            pending += filter(None, inner)
+    return found
+
+
 def pack_release(release: Release) -> dict[str, Any]:
     """A release as JSON-able data (without its version and origin), for the cache and for a parsing process's answer."""
     table = LayoutTable()
     structs = {name: table.add(layout) for name, layout in release.structs.items()}
     return {
         "headers": release.headers,
+        "parsed": release.parsed,
         "structs": structs,
         "rows": table.rows,
         "constants": dict(release.constants),
@@ -187,4 +218,5 @@ def unpack_release(version: str, packed: Mapping[str, Any], origin: str, table: 
         packed["params"],
         {name: tuple(paths) for name, paths in packed["embedded"].items()},
         origin,
+        parsed=packed["parsed"],
     )

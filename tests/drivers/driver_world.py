@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from nvproxy_model.drivers.parsing.headers import SDK, UVM
+from nvproxy_model.drivers.parsing.scan import SDK, UVM
 from tests import ROOT
 
 ENVIRONMENT = {"NVPROXY_CACHE_DIR": "", "PYTHONPATH": str(ROOT)}

@@ -88,7 +88,7 @@ def test_every_recorded_release_can_be_asked_for(capsys: pytest.CaptureFixture[s
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    path = tmp_path / "own" / "facts.json.xz"
+    path = tmp_path / "own" / "facts.zlib"
     monkeypatch.setenv("NVPROXY_FACTS", str(path))
     yield path
     recorded._load.cache_clear()

@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nvproxy_model.drivers import facts
 from nvproxy_model.drivers.compare import history
 from nvproxy_model.drivers.compare.findings import Comparison, _commands, compare_releases, entries
-from nvproxy_model.drivers.facts import Facts, encode, load, nearest_names
-from nvproxy_model.drivers.parsing.headers import Wanted
-from nvproxy_model.drivers.release import control_struct
+from nvproxy_model.drivers.facts import Facts, encode, encoding, load, nearest_names, recorded
+from nvproxy_model.drivers.release import Wanted, control_struct
 from nvproxy_model.drivers.sources import open_source
 from nvproxy_model.drivers.sources.tables import whole
 from nvproxy_model.errors import SourceError, UnknownDriverVersion
@@ -94,10 +95,13 @@ def test_record_and_load_are_inverse_and_deterministic(tmp_path: Path) -> None:
     [
         b"",
         b"hello",
-        lzma.compress(b""),
-        lzma.compress(b"{}"),
-        lzma.compress(b'{"schema": "other"}\n' * 8),
-        lzma.compress(b"[]\n" * 9),
+        b"{}\n",
+        b"[]\n",
+        b'{"schema": "other"}\n',
+        b'{"schema": "nvproxy-model/facts/3"}\n',
+        lzma.compress(b'{"schema": "nvproxy-model/facts/2"}\n'),
+        recorded.FACTS.read_bytes()[:-1],
+        recorded.FACTS.read_bytes() + b"x",
     ],
 )
 def test_a_file_that_holds_no_facts(content: bytes, tmp_path: Path) -> None:
@@ -105,6 +109,35 @@ def test_a_file_that_holds_no_facts(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(SourceError, match="not a file of recorded facts"):
         load(path)
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_a_damaged_file_is_an_error_or_changes_nothing(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of a table, only what was asked for is unpacked, and the damage is found then."""
+    content = bytearray(recorded.FACTS.read_bytes())
+    at = data.draw(st.integers(content.index(b"\n") + 1, len(content) - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    path = tmp_path_factory.mktemp("facts") / "f"
+    path.write_bytes(content)
+    damaged = load(path).release("590.48.01")
+    columns = ("structs", "constants", "enums", "params", "embedded")
+    broken = []
+    for name in columns:
+        try:
+            assert len(getattr(damaged, name)) == len(getattr(FACTS.release("590.48.01"), name))
+        except SourceError as error:
+            broken.append(str(error))
+    assert len(broken) <= 1
+    assert all("not a file of recorded facts" in error for error in broken)
+
+
+def test_a_name_is_found_without_parsing_the_others() -> None:
+    """Looked up one by one, a table says what it says as a whole."""
+    whole, single = (encoding.read(recorded.FACTS).table("constants") for _ in range(2))
+    names = [*whole][::50]
+    assert [single.get(name) for name in names] == [dict(whole.items())[name] for name in names]
+    assert [single.get(name) for name in ("", "A", "NV", "ZZZ", "~", 'NV"', "NV0\ud800")] == [None] * 7
 
 
 def test_unknown_releases_name_their_neighbours() -> None:

@@ -20,7 +20,7 @@ from cuinterpose import ticket as share_ticket
 from nvproxy_model import ioctl
 from nvproxy_model.drivers.compare import pins
 from nvproxy_model.drivers.gvisor.gosource import GoPackage
-from nvproxy_model.drivers.parsing import headers
+from nvproxy_model.drivers.parsing import scan
 from nvproxy_model.drivers.sources.archives import ArchiveSource
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.policy.policy import Policy
@@ -172,9 +172,9 @@ def go_source(data: bytes) -> None:
 
 def header_text(data: bytes) -> None:
     """A driver's header, as far as this process looks into it."""
-    headers.scan_includes(data)
+    scan.scan_includes(data)
     with contextlib.suppress(NvproxyError):
-        headers.prepare("src/common/sdk/nvidia/inc/ctrl/ctrl0000/ctrl0000gpu.h", data)
+        scan.prepare("src/common/sdk/nvidia/inc/ctrl/ctrl0000/ctrl0000gpu.h", data)
 
 
 def vectors(data: bytes) -> None:

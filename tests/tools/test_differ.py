@@ -55,7 +55,7 @@ def test_check_of_the_recorded_facts(capsys: pytest.CaptureFixture[str]) -> None
     assert all(r["reason"] for r in report["releases"] if r["status"] == "not-checkable")
     status, output, _ = run(capsys, "check")
     lines = output.splitlines()
-    assert lines[0].split() == ["release", "model", "headers", "structs", "constants", "taken", "from", "verdict"]
+    assert lines[0].split() == ["release", "model", "read", "parsed", "structs", "constants", "taken", "from", "verdict"]
     assert len(lines) == len(versions.load()) + 2 + agree
     weaker = f"{agree} agree with an independent table, {known - compared - agree} not checkable"
     counts = f"{compared} same, 0 different; {weaker}"
@@ -131,7 +131,7 @@ def repo(tmp_path: Path) -> Path:
         "570.195.03": tree(NVOS),
         "570.211.01": tree(NVOS + "\n// comment\n"),
         "575.51.02": tree(NVOS.replace("NvV32 status", "NvU64 status")),
-        "580.1.1": tree("typedef struct { Missing x; } S;"),
+        "580.1.1": tree("typedef struct { Missing x; } NVOS64_PARAMETERS;"),
     }
     return repository(tmp_path / "repo", releases)
 

@@ -317,13 +317,13 @@ PROGRAM = Program(
             "record",
             "record what releases say, so that other commands need no source",
             "With --add, adds releases to a file of your own, which every command reads beside the shipped one "
-            "($NVPROXY_FACTS, by default ~/.local/share/nvproxy-model/facts.json.xz). Name a commit for a release that has "
+            "($NVPROXY_FACTS, by default ~/.local/share/nvproxy-model/facts.zlib). Name a commit for a release that has "
             "no tag; its version.mk must say the same version. Without --add, reads every release of the source and rewrites "
             "the shipped file. No tag's signature is verified. The same source gives the same bytes.",
             (
                 Example("nvproxy-differ record --add 580.211.01 --source ~/open-gpu-kernel-modules"),
                 Example("nvproxy-differ record --add 610.57.04=e4a5faa2567f --source ~/open-gpu-kernel-modules"),
-                Example("nvproxy-differ record --source ~/open-gpu-kernel-modules --output facts.json.xz"),
+                Example("nvproxy-differ record --source ~/open-gpu-kernel-modules --output facts.zlib"),
             ),
             {0: "written", 2: "could not read or write"},
             (

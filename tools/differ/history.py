@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     """Follow and print; returns the exit status."""
     from nvproxy_model.drivers.compare.history import follow, parse_query, select, wanted_names
     from nvproxy_model.drivers.facts import nearest_names
-    from nvproxy_model.drivers.parsing.headers import Wanted
+    from nvproxy_model.drivers.release import Wanted
     from nvproxy_model.tools.differ.shared import parent_of, read_releases, refuse_repeated
 
     refuse_repeated(args.names)

@@ -14,7 +14,7 @@ from nvproxy_model.tools.differ.shared import DIFFERENT, SAME, emit, opened, par
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.compare.pins import Pin, PinReport
-    from nvproxy_model.drivers.parsing.headers import Wanted
+    from nvproxy_model.drivers.release import Wanted
     from nvproxy_model.tools.differ.shared import Releases
 
 SCHEMA = "nvproxy-differ/pin/1"
@@ -75,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _init(args: argparse.Namespace) -> int:
     from nvproxy_model.drivers.compare import pins
-    from nvproxy_model.drivers.parsing.headers import Wanted
-    from nvproxy_model.drivers.release import natural
+    from nvproxy_model.drivers.release import Wanted, natural
 
     if args.since is not None or args.branch or args.format != "text":
         fail("--init: writes a file for one release; --since, --branch and --format belong to a check")
@@ -103,7 +102,7 @@ def _read(name: str) -> bytes:
 
 
 def _wanted(pins: Sequence[Pin]) -> Wanted:
-    from nvproxy_model.drivers.parsing.headers import Wanted
+    from nvproxy_model.drivers.release import Wanted
 
     structs = frozenset(pin.name for pin in pins if pin.what != "value")
     return Wanted(structs, frozenset(pin.name for pin in pins if pin.what == "value"))

@@ -16,7 +16,7 @@ from nvproxy_model.tools.differ.shared import SAME, opened, read_releases
 from nvproxy_model.tools.output import versions
 
 if TYPE_CHECKING:
-    from nvproxy_model.drivers.parsing.headers import Wanted
+    from nvproxy_model.drivers.release import Wanted
     from nvproxy_model.drivers.render.heatmap import HeatMap
     from nvproxy_model.drivers.render.html import Origin
 
@@ -102,7 +102,7 @@ def _origin(args: argparse.Namespace, what: str, grid: HeatMap) -> Origin:
 def _wanted(args: argparse.Namespace) -> Wanted | None:
     """What a source must be asked for; None (all names) where a pattern stands among them."""
     from nvproxy_model.drivers.compare import model
-    from nvproxy_model.drivers.parsing.headers import Wanted
+    from nvproxy_model.drivers.release import Wanted
 
     if not args.names:
         return model.names()

@@ -14,9 +14,8 @@ from nvproxy_model.tools.output import print_json, progress, say, versions
 
 if TYPE_CHECKING:
     from nvproxy_model.drivers.facts import Facts
-    from nvproxy_model.drivers.parsing.headers import Wanted
     from nvproxy_model.drivers.privileges import Privileges
-    from nvproxy_model.drivers.release import Release
+    from nvproxy_model.drivers.release import Release, Wanted
     from nvproxy_model.drivers.sources.source import Source
     from nvproxy_model.versions import DriverVersion
 

@@ -21,7 +21,8 @@ __all__ = ["CheckReport", "CheckedRelease", "check_release", "model_release", "n
 class CheckedRelease:
     """One release's answer. ``status`` is ``same``, ``different``, ``agrees`` (with an independent table, which the ``reason``
     names: see `nvproxy_model.drivers.evidence`) or ``not-checkable``, with a ``reason``. ``provenance`` says how the release is
-    known: a tag, whose signature nobody verified, or a commit.
+    known: a tag, whose signature nobody verified, or a commit. ``headers`` declare the ABI and were read; ``parsed`` of them
+    declare what was compared (None: recorded facts); ``structs`` and ``constants`` were compared.
 
     ``model`` is the release of driver_versions.yaml whose tables were compared: the release itself or its nearest
     listed ancestor. In ``findings`` ``base`` is ours and ``next`` the release's.
@@ -36,6 +37,7 @@ class CheckedRelease:
     constants: int = 0
     findings: tuple[Finding, ...] = ()
     provenance: str = ""
+    parsed: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The release as the schema check/1 states it."""
@@ -46,6 +48,7 @@ class CheckedRelease:
             "reason": self.reason,
             "provenance": self.provenance,
             "headers": self.headers,
+            "parsed": self.parsed,
             "structs": self.structs,
             "constants": self.constants,
             "findings": [finding.as_json() for finding in self.findings],
@@ -180,6 +183,7 @@ def check_release(release: Release, listed: str) -> CheckedRelease:
         len(structs) + len(passed),
         len(numbers),
         tuple(found),
+        parsed=release.parsed,
     )
 
 

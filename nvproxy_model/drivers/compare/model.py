@@ -8,7 +8,7 @@ from functools import cache
 
 from nvproxy_model import fields, structs, versions
 from nvproxy_model.abi import ALLOC, CONTROL, FRONTEND, UNPUBLISHED, UVM, constants
-from nvproxy_model.drivers.parsing.headers import Wanted
+from nvproxy_model.drivers.release import Wanted
 from nvproxy_model.fields import CStruct, CUnion, Member
 from nvproxy_model.layout import Layout
 from nvproxy_model.rules import Rule
@@ -88,7 +88,8 @@ def named_constants(version: str) -> dict[str, int]:
     which are ours for NVIDIA's bit ranges, `constants.ELSEWHERE`, and what is `constants.GONE`.
     """
     node = versions.load()[version]
-    lives = {rule.name: any(row.active(node) for row in ALLOC if row.name == rule.name) for rule in ALLOC}
+    active = {row.name for row in ALLOC if row.active(node)}
+    lives = {row.name: row.name in active for row in ALLOC}
     lives |= {name: not node.descends_from(until) for name, until in constants.GONE.items()}
     return {
         name: value
@@ -104,6 +105,7 @@ def used_constants(version: str) -> dict[str, int]:
     return dict(sorted(named.items()))
 
 
+@cache
 def _constants() -> dict[str, int]:
     return {
         name: value

@@ -16,8 +16,7 @@ from nvproxy_model import versions
 from nvproxy_model.drivers.compare import model
 from nvproxy_model.drivers.compare.carriers import fd_paths, simple_struct_carriers
 from nvproxy_model.drivers.compare.findings import CLASSES, Comparison, Finding, Gravity, compare_releases, verdict
-from nvproxy_model.drivers.parsing.headers import Wanted
-from nvproxy_model.drivers.release import Release
+from nvproxy_model.drivers.release import Release, Wanted
 
 __all__ = ["GAINED", "SCOPES", "Scope", "Scoped", "compare_scoped", "gained", "gravest_first", "scope_at"]
 

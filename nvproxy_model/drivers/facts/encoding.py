@@ -1,14 +1,17 @@
 """The one form in which facts are written down: bytes to tables, releases to bytes, two files to one.
 
-A file is xz over lines of JSON: a head, then one table a line. A table maps a name to runs ``[start, value, start,
-value, ...]`` over the releases in the head's order; null (or -1 for structs) is absence.
+A file is a line of JSON, the head, then the tables, each compressed for itself so that only those which are asked for are
+unpacked. A table is lines ``"name":runs``, sorted, so that a name is found without parsing the others; runs are
+``[start, value, start, value, ...]`` over the releases in the head's order, where null (or -1 for structs) is absence.
+The lines of ``rows`` are layouts, which structs name by their positions.
 """
 
 from __future__ import annotations
 
 import json
-import lzma
-from collections.abc import Iterable, Mapping
+import zlib
+from bisect import bisect_left
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +23,9 @@ from nvproxy_model.layout import Layout
 __all__ = [
     "ABSENT",
     "Encoded",
+    "Rows",
     "Runs",
+    "Table",
     "at",
     "decode_class",
     "decode_export",
@@ -31,28 +36,92 @@ __all__ = [
     "versions",
 ]
 
-SCHEMA = "nvproxy-model/facts/2"
+SCHEMA = "nvproxy-model/facts/3"
 TABLES = ("rows", "structs", "constants", "enums", "params", "embedded", "exports", "classes", "texts")
-"""The lines after the head. All but ``rows`` hold runs; ``texts`` has one name for each of the small facts."""
+"""The parts after the head. All but ``rows`` hold runs; ``texts`` has one name for each of the small facts."""
 MAX_FACTS = 64 << 20
 ABSENT: Mapping[str, Any] = {"structs": -1}
 
 Runs = list[Any]
 
 
-class Encoded:
-    """A file as it is: its head, and its tables parsed when first asked for."""
+class Table(Mapping[str, Runs]):
+    """Name -> runs. A name is looked up alone; to iterate is to parse all."""
 
-    def __init__(self, head: Mapping[str, Any], lines: Mapping[str, bytes]) -> None:
+    def __init__(self, text: bytes) -> None:
+        self._lines = text.split(b"\n") if text else []
+        self._found: dict[str, Runs | None] = {}
+        self._parsed: dict[str, Runs] | None = None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if self._parsed is not None:
+            return self._parsed.get(name, default)
+        if name not in self._found:
+            key = f'"{name}":'.encode("utf-8", "surrogatepass")
+            place = bisect_left(self._lines, key)
+            line = self._lines[place] if place < len(self._lines) else b""
+            self._found[name] = json.loads(line[len(key) :]) if line.startswith(key) else None
+        found = self._found[name]
+        return default if found is None else found
+
+    def having(self, value: int) -> list[str]:
+        """The names whose runs have a value, sorted."""
+        digits = str(value).encode()
+        found = json.loads(b"{%b}" % b",".join(line for line in self._lines if digits in line))
+        return [name for name, runs in found.items() if value in runs[1::2]]
+
+    def _all(self) -> dict[str, Runs]:
+        if self._parsed is None:
+            self._parsed = json.loads(b"{%b}" % b",".join(self._lines))
+        return self._parsed
+
+    def items(self) -> ItemsView[str, Runs]:
+        return self._all().items()
+
+    def __getitem__(self, name: str) -> Runs:
+        runs: Runs | None = self.get(name)
+        if runs is None:
+            raise KeyError(name)
+        return runs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+
+class Rows(Sequence[str]):
+    """Layouts as rows of text, each parsed when it is asked for."""
+
+    def __init__(self, text: bytes) -> None:
+        self._lines = text.split(b"\n") if text else []
+
+    def __getitem__(self, position: Any) -> Any:
+        return json.loads(self._lines[position])
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+
+class Encoded:
+    """A file as it is: its head, and its tables unpacked when first asked for."""
+
+    def __init__(self, path: Path, head: Mapping[str, Any], packed: Mapping[str, bytes]) -> None:
         self.head = head
-        self._lines = lines
-        self._parsed: dict[str, Any] = {}
+        self._path = path
+        self._packed = packed
+        self._tables: dict[str, Any] = {}
 
     def table(self, name: str) -> Any:
-        """A table: a list of rows for ``rows``, else name -> runs."""
-        if name not in self._parsed:
-            self._parsed[name] = json.loads(self._lines[name])
-        return self._parsed[name]
+        """A table: `Rows` for ``rows``, else name -> runs. Raises SourceError if it is damaged."""
+        if name not in self._tables:
+            try:
+                text = _unpacked(self._packed[name])
+            except _DAMAGED as error:
+                raise SourceError(f"not a file of recorded facts: {name}: {error}", self._path) from None
+            self._tables[name] = Rows(text) if name == "rows" else Table(text)
+        return self._tables[name]
 
 
 class _Joined(Encoded):
@@ -69,18 +138,19 @@ class _Joined(Encoded):
         ]
         head = {name: [*first.head[name], *(second.head[name][index] for index in kept)] for name in _COLUMNS}
         head["parents"] = [*first.head["parents"], *(places.get(parent or "", -1) for parent in parents)]
-        super().__init__(head | {"versions": versions}, {})
+        super().__init__(second._path, head | {"versions": versions}, {})
         self._first, self._second, self._kept, self._count = first, second, kept, count
 
     def table(self, name: str) -> Any:
-        if name not in self._parsed:
+        if name not in self._tables:
             first, second = self._first.table(name), self._second.table(name)
             if name == "rows":
                 shift = len(first)
-                self._parsed[name] = [*first, *(_shifted(row, shift) for row in second)]
+                self._tables[name] = [*first, *(_shifted(row, shift) for row in second)]
             else:
-                self._parsed[name] = self._runs(name, first, second)
-        return self._parsed[name]
+                merged = self._runs(name, first, second)
+                self._tables[name] = Table("\n".join(_lines(merged)).encode())
+        return self._tables[name]
 
     def _runs(self, name: str, first: Mapping[str, Runs], second: Mapping[str, Runs]) -> dict[str, Runs]:
         absent = ABSENT.get(name)
@@ -126,33 +196,41 @@ def at(runs: Runs, index: int) -> Any:
 def read(path: Path) -> Encoded:
     """A file. Raises SourceError if it cannot be read or is of another version."""
     try:
-        with lzma.open(path) as file:
-            text = file.read(MAX_FACTS + 1)
-        first, *lines = text.split(b"\n")
-        head = _head(first)
-        if len(text) > MAX_FACTS or len(lines) < len(TABLES):
-            raise ValueError("not of this version")
-        return Encoded(head, dict(zip(TABLES, lines, strict=False)))
+        with path.open("rb") as file:
+            head = _head(file.readline(MAX_FACTS))
+            sizes = head["tables"]
+            packed = {name: file.read(sizes[name]) for name in TABLES}
+            if any(len(packed[name]) != sizes[name] for name in TABLES) or file.read(1):
+                raise ValueError("its end is missing, or something follows it")
     except _DAMAGED as error:
         raise SourceError(f"not a file of recorded facts: {error}", path) from None
+    return Encoded(path, head, packed)
 
 
-_DAMAGED: Final = (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError)
+_DAMAGED: Final = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError)
 
 
 def _head(line: bytes) -> dict[str, Any]:
     head: dict[str, Any] = json.loads(line)
     if head["schema"] != SCHEMA:
-        raise ValueError("not of this version")
-    if len({len(head[name]) for name in _COLUMNS}) != 1:
+        raise ValueError(f"not of this version, which is {SCHEMA}")
+    if len({len(head[name]) for name in _COLUMNS}) != 1 or any(not 0 < head["tables"][name] < MAX_FACTS for name in TABLES):
         raise ValueError("its head is damaged")
     return head
 
 
+def _unpacked(packed: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    text = stream.decompress(packed, MAX_FACTS)
+    if not stream.eof:
+        raise ValueError("its end is missing, or it is too large")
+    return text
+
+
 def versions(path: Path) -> list[str]:
-    """The releases of a file, from its head alone: no table is unpacked. Raises SourceError as `read` does."""
+    """The releases of a file, from its head alone. Raises SourceError as `read` does."""
     try:
-        with lzma.open(path) as file:
+        with path.open("rb") as file:
             found: list[str] = _head(file.readline(MAX_FACTS))["versions"]
     except _DAMAGED as error:
         raise SourceError(f"not a file of recorded facts: {error}", path) from None
@@ -265,6 +343,16 @@ def encode(
         "kinds": [provenance.kind for provenance in known_as],
         "commits": [provenance.commit for provenance in known_as],
     }
-    lines = [head, texts, *(dict(sorted(columns[kind].items())) for kind in TABLES[1:])]
-    text = "\n".join(json.dumps(line, separators=(",", ":"), ensure_ascii=True) for line in lines)
-    return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
+    tables = (map(_json, texts), *map(_lines, columns.values()))
+    packed = [zlib.compress("\n".join(lines).encode(), 9) for lines in tables]
+    sizes = dict(zip(TABLES, map(len, packed), strict=True))
+    return b"".join([_json(head | {"tables": sizes}).encode(), b"\n", *packed])
+
+
+def _lines(table: Mapping[str, Runs]) -> Iterator[str]:
+    """A table's lines. Sorted as bytes, which is how `Table` looks for them."""
+    return iter(sorted(f"{_json(name)}:{_json(runs)}" for name, runs in table.items()))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True)

@@ -10,32 +10,33 @@ from typing import Any, Generic, TypeVar
 
 from nvproxy_model.drivers.facts import encoding
 from nvproxy_model.drivers.facts.encoding import ABSENT, Encoded, Runs, at
-from nvproxy_model.drivers.parsing.headers import Wanted
 from nvproxy_model.drivers.privileges import ClassEntry, Export, Privileges
-from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, natural
+from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, Wanted, natural
 from nvproxy_model.errors import UnknownDriverVersion
 from nvproxy_model.layout import Layout
 
 __all__ = ["AS_OF", "FACTS", "Facts", "load", "nearest_names", "newest", "own_file"]
 
-FACTS = Path(__file__).with_name("facts.json.xz")
+FACTS = Path(__file__).with_name("facts.zlib")
 """The shipped file: the public releases of NVIDIA's open-gpu-kernel-modules that this copy knows."""
 
 AS_OF = "2026-08-21"
 """The state of the repository that the shipped file was recorded from."""
 
 ORIGIN = "recorded facts"
+MANY = 30
+"""Releases from which on it pays to look names up in all of them at once."""
 T = TypeVar("T")
 
 
 def own_file() -> Path | None:
-    """Where a user's own releases are kept: ``$NVPROXY_FACTS``, by default ``nvproxy-model/facts.json.xz`` in
+    """Where a user's own releases are kept: ``$NVPROXY_FACTS``, by default ``nvproxy-model/facts.zlib`` in
     ``$XDG_DATA_HOME`` or ``~/.local/share``. An empty ``$NVPROXY_FACTS`` means nowhere."""
     named = os.environ.get("NVPROXY_FACTS")
     if named is not None:
         return Path(named) if named else None
     base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
-    return Path(base, "nvproxy-model", "facts.json.xz") if os.path.isabs(base) else None
+    return Path(base, "nvproxy-model", "facts.zlib") if os.path.isabs(base) else None
 
 
 def load(path: Path | None = None) -> Facts:
@@ -152,8 +153,9 @@ class Facts:
         return found
 
     def releases(self, versions: Iterable[str], wanted: Wanted | None = None) -> Iterator[Release]:
-        """Several releases, in the order asked for. What ``wanted`` names is looked up once, for all releases together."""
-        known = self._looked_up(wanted) if wanted is not None else {}
+        """Several releases, in the order asked for. For many, what ``wanted`` names is looked up for all releases together."""
+        versions = list(versions)
+        known = self._looked_up(wanted) if wanted is not None and len(versions) > MANY else {}
         for version in versions:
             release = self.release(version)
             for table, values in known.items():
@@ -182,7 +184,8 @@ class Facts:
 
     def having(self, number: int) -> list[str]:
         """The constants that have this value in any release, sorted."""
-        return [name for name, runs in self._table("constants").items() if number in runs[1::2]]
+        found: list[str] = self._table("constants").having(number)
+        return found
 
     def runs(self, table: str, name: str) -> tuple[tuple[int, Any], ...]:
         """(position in ``versions``, value) wherever a name's value changes along them; the value is opaque, None is absence."""
@@ -213,10 +216,22 @@ class Facts:
 
     @cached_property
     def _rows(self) -> LayoutTable:
-        return LayoutTable({str(index): row for index, row in enumerate(self._table("rows"))})
+        return LayoutTable(_Numbered(self._table("rows")))
 
     def _column(self, name: str, index: int, decode: Callable[[Any], Any] = lambda value: value) -> _Column:
         return _Column(lambda: self._table(name), index, ABSENT.get(name), decode)
+
+
+class _Numbered(dict[str, str]):
+    """Rows by their positions as text, each taken when it is asked for."""
+
+    def __init__(self, rows: Sequence[str]) -> None:
+        super().__init__()
+        self._all = rows
+
+    def __missing__(self, key: str) -> str:
+        row = self[key] = self._all[int(key)]
+        return row
 
 
 class _Column(Mapping[str, Any]):

@@ -7,78 +7,27 @@ path of this machine enters a result. System headers are the four stubs below wi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nvproxy_model.drivers.release import Release
+from nvproxy_model.drivers.parsing.scan import EMBEDDED, INCLUDE_PATH, SDK, roots
+from nvproxy_model.drivers.release import Release, Wanted
 from nvproxy_model.errors import SourceError
 from nvproxy_model.layout import Field, Layout
 
 if TYPE_CHECKING:
     from clang.cindex import Cursor, TranslationUnit, Type
 
-__all__ = [
-    "ABI_DIRECTORIES",
-    "EMBEDDED",
-    "EXTRACTION",
-    "Wanted",
-    "closure",
-    "extract",
-    "prepare",
-    "roots",
-    "scan_includes",
-]
+__all__ = ["EXTRACTION", "extract"]
 
-EXTRACTION = "2"
+EXTRACTION = "3"
 """Raise this when the same headers would yield other facts: it is part of every cache key."""
-
-SDK = "src/common/sdk/nvidia/inc"
-UNIX = "src/nvidia/arch/nvalloc/unix/include"
-KERNEL = "kernel-open/common/inc"
-UVM = "kernel-open/nvidia-uvm"
-MODESET = "src/nvidia-modeset/interface"
-INCLUDE_PATH = (
-    SDK,
-    UNIX,
-    "src/common/shared/inc",
-    KERNEL,
-    UVM,
-    MODESET,
-    "src/common/unix/common/inc",
-    "src/common/inc",
-)
-EMBEDDED = "src/nvidia/src/kernel/rmapi/embedded_param_copy.c"
 
 MAX_MEMBERS = 4096
 """Members of a record, counted with those of the records in it; the largest of any release has 350.
 
 In a chain of structs, each of which holds the one before twice, the count doubles with each; a comparison looks at all.
 """
-
-ABI_DIRECTORIES = INCLUDE_PATH
-"""The directories of a tree that hold headers which the ABI headers include; the SDK's has folders below it."""
-
-ROOT_FILES = (
-    f"{UNIX}/nv_escape.h",
-    f"{UNIX}/nv-ioctl.h",
-    f"{UNIX}/nv-ioctl-numbers.h",
-    f"{UNIX}/nv-ioctl-numa.h",
-    f"{UNIX}/nv-ioctl-lockless-diag.h",
-    f"{UNIX}/nv-unix-nvos-params-wrappers.h",
-    f"{KERNEL}/nv-ioctl.h",
-    f"{KERNEL}/nv-ioctl-numbers.h",
-    f"{KERNEL}/nv-ioctl-numa.h",
-    f"{KERNEL}/nv-ioctl-lockless-diag.h",
-    f"{UVM}/uvm_ioctl.h",
-    f"{UVM}/uvm_linux_ioctl.h",
-)
-
-# nvstatuscodes.h is a list of macro calls that nvstatus.h includes inside an enum.
-NOT_ALONE = {f"{SDK}/nvstatuscodes.h"}
-
-# Some headers (ctrl00fd.h of 575.57.08 and later) use NV_STATUS and do not include what declares it.
-FIRST = {f"{SDK}/nvtypes.h", f"{SDK}/nvstatus.h"}
 
 STUBS = {
     "stdint.h": "".join(
@@ -108,87 +57,20 @@ ARGUMENTS = (
     *(f"-I{HOME}{directory}" for directory in (*INCLUDE_PATH, "stubs")),
 )
 
-_INCLUDE = re.compile(rb'#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]')
 _DEFINE = re.compile(rb"#[ \t]*define[ \t]+(\w+)(?:[ \t]+([^\n]*))?$", re.MULTILINE)
 _FINN = re.compile(
     rb"#[ \t]*define[ \t]+(\w+)[ \t]+\(?0x[0-9A-Fa-f]+U?\)?[ \t]*/\*[ \t]*finn:[^\n|]*\|[ \t]*(?:(\w+)_MESSAGE_ID\b)?"
 )
 _QUALIFIERS = re.compile(r"^(?:(?:const|volatile|struct|union) )*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_BIT_RANGE = re.compile(rb"#[ \t]*define[ \t]+NV[0-9A-F]{4}_\w+[ \t]+\(?\d+:\d+")
-_RECORD = re.compile(rb"^(?:typedef )?struct\b", re.MULTILINE)
-_METHOD = re.compile(rb"^[ \t]*#[ \t]*define[ \t]+NV[0-9A-F]{4}_[^\n]*(?<![\\\r])$", re.MULTILINE)
 # A bit range (31:0), a string, a block or a cast is no integer; the probe would only be told so by an error.
 _NO_INTEGER = re.compile(rb'^\s*(?:"|\{|[^?/]*:|//|/\*[^/]*$)|^\s*$')
 
 
-def roots(paths: Collection[str], modeset: bool = True) -> list[str]:
-    """The headers of a tree that declare its ABI, in the order in which the unit includes them."""
-    sdk = sorted(p for p in paths if p.startswith(SDK + "/") and p.endswith(".h") and p not in NOT_ALONE)
-    sdk.sort(key=lambda path: path not in FIRST)
-    display = sorted(p for p in paths if p.startswith(MODESET + "/") and p.endswith(".h")) if modeset else []
-    return [*sdk, *(p for p in ROOT_FILES if p in paths), *display]
-
-
-def scan_includes(text: bytes) -> list[tuple[bool, str]]:
-    """(quoted?, name) for every literal #include, live or not."""
-    return [(mark == b'"', name.decode("utf-8", "replace").strip()) for mark, name in _INCLUDE.findall(text)]
-
-
-def closure(
-    paths: Collection[str], starts: Iterable[str], includes: Callable[[list[str]], Mapping[str, list[tuple[bool, str]]]]
-) -> list[str]:
-    """Every path that the starting headers can include, sorted; ``includes`` answers for a batch of paths."""
-    known, found = set(paths), set(starts)
-    batch = sorted(found)
-    while batch:
-        fresh: set[str] = set()
-        for path, names in includes(batch).items():
-            own = path.rpartition("/")[0]
-            for quoted, name in names:
-                for directory in (own, *INCLUDE_PATH) if quoted else INCLUDE_PATH:
-                    candidate = f"{directory}/{name}"
-                    if candidate in known:
-                        fresh.add(candidate)
-                        break
-        batch = sorted(fresh - found)
-        found |= fresh
-    return sorted(found)
-
-
-def prepare(path: str, text: bytes) -> bytes:
-    """A file as ``extract`` reads it. Raises SourceError if it is not UTF-8.
-
-    A class header with bit ranges and without a parameter struct describes an engine's methods, which travel in push
-    buffers and not in ioctls: six sevenths of all macros and two thirds of all text. Of it only the lines that do not
-    define NV<class>_ names are kept, in their places.
-    """
-    try:
-        text.isascii() or text.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = text.count(b"\n", 0, error.start) + 1
-        raise SourceError(f"{path}:{line}: not UTF-8 (byte {text[error.start]:#04x})") from None
-    if path.startswith(f"{SDK}/class/") and _BIT_RANGE.search(text) and not _RECORD.search(text):
-        return _METHOD.sub(b"", text)
-    return text
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The names that somebody asks for; to read only these takes a fraction of the time of reading all."""
-
-    structs: frozenset[str]
-    constants: frozenset[str]
-
-    @property
-    def modeset(self) -> bool:
-        """Whether a name belongs to NVKMS, whose headers are read only then."""
-        return any(name[:5].lower() == "nvkms" for name in self.structs | self.constants)
-
-
-def extract(files: Mapping[str, bytes], wanted: Wanted | None = None) -> Release:
+def extract(files: Mapping[str, bytes], wanted: Wanted | None = None, starts: Sequence[str] | None = None) -> Release:
     """Parse one release. ``files`` maps a path in the tree to what ``prepare`` made of the file; ``wanted`` limits
-    structs and constants; the parameter structs of wanted controls, as the headers name them, come along.
+    structs and constants; the parameter structs of wanted controls, as the headers name them, come along. ``starts``
+    are the headers to begin with, by default all that declare the ABI.
 
     Raises SourceError naming file and line for a header that does not parse or cannot be found.
     """
@@ -197,12 +79,13 @@ def extract(files: Mapping[str, bytes], wanted: Wanted | None = None) -> Release
         control.decode(): struct.decode()
         for path, text in headers.items()
         if path.startswith(f"{SDK}/ctrl/")
-        for control, struct in _FINN.findall(text)
+        for control, struct in _annotated(text)
     }
     if wanted is not None:
         params = {control: struct for control, struct in params.items() if control in wanted.constants}
         wanted = Wanted(wanted.structs | (set(params.values()) - {""}), wanted.constants)
-    starts = roots(headers, wanted is None or wanted.modeset)
+    if starts is None:
+        starts = roots(headers, wanted is None or wanted.modeset)
     probe = (
         _Probe(starts, _macro_names(headers), ())
         if wanted is None
@@ -224,7 +107,16 @@ def extract(files: Mapping[str, bytes], wanted: Wanted | None = None) -> Release
         dict(sorted(enums.items())),
         dict(sorted(params.items())),
         _embedded(files.get(EMBEDDED, b"").decode("utf-8")),
+        parsed=len(starts),
     )
+
+
+def _annotated(text: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(control, struct or nothing) of each line that says how a control's number is made."""
+    end = 0
+    while (at := text.find(b"finn:", end)) >= 0:
+        end = text.find(b"\n", at) % (len(text) + 1)
+        yield from _FINN.findall(text, text.rfind(b"\n", 0, at) + 1, end)
 
 
 def _macro_names(headers: Mapping[str, bytes]) -> list[str]:
@@ -251,7 +143,7 @@ class _Probe:
     A line that clang refuses (no such type, no integer) is an absent name, not an error; ``check`` tells which lines.
     """
 
-    def __init__(self, starts: list[str], constants: Collection[str], structs: Collection[str]) -> None:
+    def __init__(self, starts: Sequence[str], constants: Collection[str], structs: Collection[str]) -> None:
         lines = [f'#include "{HOME}{path}"' for path in starts]
         self.first = len(lines) + 1
         lines.append("struct nvproxy_model_structs {")

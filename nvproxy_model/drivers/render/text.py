@@ -40,18 +40,21 @@ def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
 
 def check_lines(report: CheckReport) -> Iterator[str]:
     """A table of releases, their findings, and the summary."""
-    rows: list[tuple[object, ...]] = [("release", "model", "headers", "structs", "constants", "taken from", "verdict")]
+    rows: list[tuple[object, ...]] = [
+        ("release", "model", "read", "parsed", "structs", "constants", "taken from", "verdict")
+    ]
     for release in report.releases:
         if release.status == "agrees":
             what = f"agrees with an independent table: {release.reason.partition(' of ')[0]}"
-            rows.append((release.version, release.model, "-", "-", release.constants, "-", what))
+            rows.append((release.version, release.model, "-", "-", "-", release.constants, "-", what))
         elif release.status == "not-checkable":
-            rows.append((release.version, "-", "-", "-", "-", "-", f"not checkable: {release.reason}"))
+            rows.append((release.version, "-", "-", "-", "-", "-", "-", f"not checkable: {release.reason}"))
         else:
-            counts = (release.headers, release.structs, release.constants, release.provenance or "-")
+            parsed = "-" if release.parsed is None else release.parsed
+            counts = (release.headers, parsed, release.structs, release.constants, release.provenance or "-")
             verdict = release.status if not release.findings else f"{release.status}: {len(release.findings)} findings"
             rows.append((release.version, release.model, *counts, verdict))
-    yield from columns(rows, right=(2, 3, 4))
+    yield from columns(rows, right=(2, 3, 4, 5))
     for release in report.releases:
         if release.status == "agrees":
             yield f"{release.version} was compared over {release.reason}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
-from nvproxy_model.drivers.parsing import headers
+from nvproxy_model.drivers.parsing import scan
 from nvproxy_model.drivers.sources.source import (
     HEADER_PLACES,
     MAX_HEADER,
@@ -103,9 +103,9 @@ class ArchiveSource(TreeSource):
     """A tar archive (plain, gzip, bzip2 or xz) of one tree, or of one folder per version."""
 
     def __init__(self, path: Path) -> None:
-        trees = {name: tree for name, tree in _checked(path).items() if f"{headers.SDK}/nvos.h" in tree}
+        trees = {name: tree for name, tree in _checked(path).items() if f"{scan.SDK}/nvos.h" in tree}
         if not trees:
-            raise SourceError(f"no {headers.SDK} in it: not a driver source archive", path)
+            raise SourceError(f"no {scan.SDK} in it: not a driver source archive", path)
         self._trees = by_version(path, ((name, tree.pop("version.mk", None), tree) for name, tree in trees.items()))
         super().__init__(path, self._trees)
 

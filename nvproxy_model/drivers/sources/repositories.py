@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from nvproxy_model.drivers.parsing import headers
+from nvproxy_model.drivers.parsing import scan
 from nvproxy_model.drivers.release import Provenance, natural
 from nvproxy_model.drivers.sources.source import MAX_DEPTH, MAX_FILES, MAX_HEADER, MAX_HEADERS, Source, version_of
 from nvproxy_model.errors import SourceError
@@ -389,25 +389,26 @@ class RepositorySource(Source):
     def parent(self, version: str) -> str | None:
         return self._ancestry().get(version)
 
-    def identity(self, version: str) -> tuple[str, ...]:
-        """Ids of the ABI directories of a release; asked for all releases at once, since one question costs as much."""
-        self._commit(version)
-        if not self._directories:
-            names = (*headers.ABI_DIRECTORIES, headers.EMBEDDED)
-            answers = self._objects.check(f"{commit}:{name}" for commit in self._tags.values() for name in names)
-            for tag in self._tags:
-                self._directories[tag] = tuple(found[0] if (found := next(answers, None)) else "" for _ in names)
-        return self._directories[version]
+    def identities(self, versions: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Ids of the releases' ABI directories, asked for all of them at once."""
+        commits = {version: self._commit(version) for version in versions}
+        missing = [version for version in commits if version not in self._directories]
+        names = (*scan.ABI_DIRECTORIES, scan.EMBEDDED)
+        if missing:
+            answers = self._objects.check(f"{commits[version]}:{name}" for version in missing for name in names)
+            for version in missing:
+                self._directories[version] = tuple(found[0] if (found := next(answers, None)) else "" for _ in names)
+        return {version: self._directories[version] for version in commits}
 
     def files(self, version: str) -> Mapping[str, str]:
-        ids = self.identity(version)
+        ids = self.identities([version])[version]
         listing = self._listings.get(ids)
         if listing is None:
             found: dict[str, str] = {}
-            for directory, oid in zip(headers.ABI_DIRECTORIES, ids, strict=False):
+            for directory, oid in zip(scan.ABI_DIRECTORIES, ids, strict=False):
                 found |= self._headers(directory, oid)
             if ids[-1]:
-                found[headers.EMBEDDED] = ids[-1]
+                found[scan.EMBEDDED] = ids[-1]
             if len(found) > MAX_FILES:
                 raise SourceError(f"{version}: more than {MAX_FILES} headers", self.path)
             listing = self._listings[ids] = found
@@ -469,7 +470,7 @@ class RepositorySource(Source):
         try:
             for name, mode, child in self._objects.entries(tree):
                 if mode in (b"40000", b"040000"):
-                    if prefix.startswith(headers.SDK + "/"):
+                    if prefix.startswith(scan.SDK + "/"):
                         yield f"{prefix}{name}/", child
                 elif name.endswith(".h"):
                     if mode == b"120000":

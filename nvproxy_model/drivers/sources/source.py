@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from nvproxy_model.drivers.parsing import headers
-from nvproxy_model.drivers.parsing.headers import Wanted
-from nvproxy_model.drivers.parsing.processes import parse_releases
-from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, natural
+from nvproxy_model.drivers.parsing import scan
+from nvproxy_model.drivers.parsing.reading import parse_releases
+from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, Wanted, natural
 from nvproxy_model.errors import SourceError
 
 __all__ = ["MAX_FILES", "MAX_HEADER", "MAX_HEADERS", "DirectorySource", "Source"]
@@ -56,9 +55,11 @@ class Source(ABC):
     def files(self, version: str) -> Mapping[str, str]:
         """Path -> blob id of what lies in the ABI directories. Raises SourceError if there is no such release."""
 
-    def identity(self, version: str) -> tuple[str, ...]:
-        """Ids that are equal for two releases only if ``files`` is. Raises SourceError if there is no such release."""
-        return tuple(f"{path} {blob}" for path, blob in sorted(self.files(version).items()))
+    def identities(self, versions: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Ids for each release, equal for two only if ``files`` is. Raises SourceError if there is no such release."""
+        return {
+            version: tuple(f"{p} {blob}" for p, blob in sorted(self.files(version).items())) for version in versions
+        }
 
     @abstractmethod
     def read(self, blobs: Iterable[str]) -> dict[str, bytes]:
@@ -98,40 +99,47 @@ class Source(ABC):
         """Releases in the order asked for, parsed by as many processes as there are processors. Raises SourceError."""
         return parse_releases(self, list(versions), wanted, cache)
 
-    def closure(self, files: Mapping[str, str], modeset: bool) -> dict[str, str]:
-        """Path -> blob id of the headers that the ABI headers can include, and of embedded_param_copy.c."""
-        starts = headers.roots(files, modeset)
-        if not any(path == f"{headers.SDK}/nvos.h" for path in starts):
-            raise SourceError(f"no {headers.SDK}/nvos.h: not an open-gpu-kernel-modules tree")
+    def closure(self, files: Mapping[str, str], modeset: bool) -> scan.Headers:
+        """The headers that the ABI headers can include, and embedded_param_copy.c."""
+        starts = scan.roots(files, modeset)
+        if not any(path == f"{scan.SDK}/nvos.h" for path in starts):
+            raise SourceError(f"no {scan.SDK}/nvos.h: not an open-gpu-kernel-modules tree")
 
         def includes(paths: list[str]) -> dict[str, list[tuple[bool, str]]]:
-            missing = [files[path] for path in paths if files[path] not in self._includes]
-            for blob, content in self.read(missing).items():
-                self._includes[blob] = headers.scan_includes(content)
-            return {path: self._includes[files[path]] for path in paths}
+            said = self.said({path: files[path] for path in paths})
+            return {path: each.includes for path, each in said.items()}
 
-        found = {path: files[path] for path in headers.closure(files, starts, includes)}
-        if headers.EMBEDDED in files:
-            found[headers.EMBEDDED] = files[headers.EMBEDDED]
-        return found
+        closed = scan.closure(files, starts, includes)
+        found = {path: files[path] for path in closed}
+        if scan.EMBEDDED in files:
+            found[scan.EMBEDDED] = files[scan.EMBEDDED]
+        return scan.Headers(found, closed)
+
+    def said(self, files: Mapping[str, str]) -> dict[str, scan.Said]:
+        """What headers include and declare, by path; each blob is read once."""
+        missing = {path: blob for path, blob in files.items() if (blob, scan.is_class(path)) not in self._said}
+        content = self.read(set(missing.values()))
+        for path, blob in missing.items():
+            self._said[blob, scan.is_class(path)] = scan.said(path, content[blob])
+        return {path: self._said[blob, scan.is_class(path)] for path, blob in files.items()}
 
     def __init__(self) -> None:
         self.table = LayoutTable()
-        self._includes: dict[str, list[tuple[bool, str]]] = {}
+        self._said: dict[tuple[str, bool], scan.Said] = {}
 
 
-HEADER_PLACES = (*headers.ABI_DIRECTORIES, headers.EMBEDDED)
+HEADER_PLACES = (*scan.ABI_DIRECTORIES, scan.EMBEDDED)
 """Where a tree has the files that ``wanted_file`` wants."""
 
 
 def wanted_file(path: str) -> bool:
     """Whether a path in a tree is one that a source must know of."""
-    if path == headers.EMBEDDED:
+    if path == scan.EMBEDDED:
         return True
     if not path.endswith(".h"):
         return False
     folder = path.rpartition("/")[0]
-    return folder in headers.ABI_DIRECTORIES or path.startswith(headers.SDK + "/")
+    return folder in scan.ABI_DIRECTORIES or path.startswith(scan.SDK + "/")
 
 
 def version_of(version_mk: bytes | None, name: str) -> str:
@@ -199,16 +207,16 @@ class DirectorySource(TreeSource):
 
     def __init__(self, path: Path) -> None:
         trees: list[tuple[str, Path]] = []
-        if (path / headers.SDK).is_dir():
+        if (path / scan.SDK).is_dir():
             trees.append((path.resolve().name, path))
         else:
             for entry in _bounded(path):
-                if Path(entry.path, headers.SDK).is_dir():
+                if Path(entry.path, scan.SDK).is_dir():
                     if entry.is_symlink():
                         raise SourceError("a tree that is a symbolic link; links are not followed", entry.path)
                     trees.append((entry.name, Path(entry.path)))
             if not trees:
-                raise SourceError(f"no {headers.SDK} here or one folder below: not a driver source tree", path)
+                raise SourceError(f"no {scan.SDK} here or one folder below: not a driver source tree", path)
         named = (
             (name, read_file(tree, "version.mk") if has_file(tree, "version.mk") else None, tree)
             for name, tree in trees
@@ -228,7 +236,7 @@ def read_tree(tree: Path, places: Sequence[str], wanted: Callable[[str], bool]) 
     has folders below it that are looked at."""
     found: dict[str, bytes] = {}
     total = count = 0
-    flat = {place for place in headers.ABI_DIRECTORIES if place != headers.SDK}
+    flat = {place for place in scan.ABI_DIRECTORIES if place != scan.SDK}
     names = {place for place in places if wanted(place) and has_file(tree, place)}
     folders = [(place, place.count("/") + MAX_DEPTH) for place in places if not wanted(place)]
     while folders:

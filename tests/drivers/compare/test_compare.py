@@ -15,7 +15,8 @@ from nvproxy_model.drivers.compare.findings import (
     entries,
     verdict,
 )
-from nvproxy_model.drivers.parsing.headers import SDK, extract
+from nvproxy_model.drivers.parsing.headers import extract
+from nvproxy_model.drivers.parsing.scan import SDK
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Field, Layout
 from tests.drivers.driver_world import TYPES

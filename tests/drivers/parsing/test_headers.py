@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nvproxy_model.drivers.parsing.headers import EMBEDDED, SDK, closure, extract, prepare, scan_includes
+from nvproxy_model.drivers.parsing.headers import extract
+from nvproxy_model.drivers.parsing.scan import EMBEDDED, SDK, closure, prepare, scan_includes
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Layout
 from tests.drivers.driver_world import TYPES

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from nvproxy_model.drivers.compare.findings import entries
 from nvproxy_model.drivers.facts import load
-from nvproxy_model.drivers.parsing.headers import SDK, Wanted, extract
+from nvproxy_model.drivers.parsing.headers import extract
+from nvproxy_model.drivers.parsing.scan import SDK
+from nvproxy_model.drivers.release import Wanted
 from nvproxy_model.drivers.render.declaration import declaration, holes, picture
 from nvproxy_model.layout import Layout
 from tests.drivers.driver_world import TYPES

@@ -14,7 +14,7 @@ from nvproxy_model.drivers import facts
 from nvproxy_model.drivers.compare import model
 from nvproxy_model.drivers.compare.check import check_release, model_release
 from nvproxy_model.drivers.compare.findings import compare_releases, entries
-from nvproxy_model.drivers.parsing import headers
+from nvproxy_model.drivers.parsing import headers, scan
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.drivers.sources import Source, open_source
 
@@ -92,7 +92,7 @@ def test_a_compiler_agrees_with_every_size_offset_and_constant(
         (tmp_path / "stubs" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "stubs" / name).write_text(stub)
     text = b"".join(contents[blob] for path, blob in files.items() if path.endswith(".h")).decode()
-    lines = [f'#include "{tmp_path}/{path}"' for path in headers.roots(files)]
+    lines = [f'#include "{tmp_path}/{path}"' for path in scan.roots(files)]
     # nv_dpy_id.h hides its members behind these.
     lines += ["#undef opaqueDpyId", "#undef opaqueDpyIdList"]
     typedefs = _typedefs(text)
@@ -112,7 +112,7 @@ def test_a_compiler_agrees_with_every_size_offset_and_constant(
         literal = lowest if value == -(2**63) else f"{value}ULL" if value >= 2**63 else f"({value}LL)"
         lines.append(f'_Static_assert(({name}) == {literal}, "{name}");')
     (tmp_path / "unit.c").write_text("\n".join(lines) + "\n")
-    include = [f"-I{tmp_path / directory}" for directory in (*headers.INCLUDE_PATH, "stubs")]
+    include = [f"-I{tmp_path / directory}" for directory in (*scan.INCLUDE_PATH, "stubs")]
     arguments = [compiler, "-std=gnu11", "-w", "-fsyntax-only", "-nostdinc", *include, str(tmp_path / "unit.c")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]

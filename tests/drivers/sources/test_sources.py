@@ -8,7 +8,7 @@ import shutil
 import stat
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvproxy_model.drivers.parsing import processes as parsing
-from nvproxy_model.drivers.parsing.headers import EMBEDDED, SDK, Wanted
-from nvproxy_model.drivers.release import Release
+from nvproxy_model.drivers.parsing import reading
+from nvproxy_model.drivers.parsing.scan import EMBEDDED, SDK
+from nvproxy_model.drivers.parsing.units import Unit
+from nvproxy_model.drivers.release import Release, Wanted
 from nvproxy_model.drivers.sources import archives, open_source, repositories
 from nvproxy_model.drivers.sources import source as sources
 from nvproxy_model.errors import SourceError
@@ -92,18 +94,23 @@ def test_ancestry_is_the_commits_and_not_the_numbers(tmp_path: Path) -> None:
         assert [source.parent(v) for v in source.versions] == [None, "570.1", "570.2", "570.2", "570.1"]
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The releases that a unit is parsed for, as they come."""
+    jobs: list[str] = []
+    original = parsing.parse
+
+    def parse(source: parsing.Readable, units: Iterator[Unit]) -> object:
+        return original(source, (jobs.append(unit.version) or unit for unit in units))  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(reading, "parse", parse)
+    return jobs
+
+
 def test_equal_headers_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same, other = tree("#define N 1"), tree("#define N 2")
     unrelated = same | {"kernel-open/nvidia-uvm/uvm_va_block.h": "not even C"}
     repo = repository(tmp_path / "r", {"1.1": same, "1.2": unrelated, "1.3": other, "1.4": same})
-    jobs: list[str] = []
-    original = parsing._parse
-
-    def counted(source: object, todo: dict[str, tuple[str, object]], wanted: object) -> object:
-        jobs.extend(version for version, _ in todo.values())
-        return original(source, todo, wanted)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(parsing, "_parse", counted)
+    jobs = counted(monkeypatch)
     with open_source(repo) as source:
         values = [release.constants["N"] for release in source.releases(["1.1", "1.2", "1.3", "1.4"])]
     assert values == [1, 1, 2, 1]
