@@ -21,7 +21,7 @@ NAME = re.compile(
 )
 NO_DOCUMENTS = {
     "nvproxy-trace/0": "what a reader calls a trace without a header",
-    "nvproxy-model/facts/2": "the recorded facts, which nvproxy_model.drivers.facts alone reads and writes",
+    "nvproxy-model/facts/3": "the recorded facts, which nvproxy_model.drivers.facts alone reads and writes",
     "nvproxy-model/independent/1": "a file of the package",
     "cuinterpose.process/1": "what a process tells a coordinator of the same version",
 }
