@@ -121,6 +121,8 @@ ARROWS: dict[str, set[str]] = {
         "drivers.compare",
         "drivers.facts",
         "drivers.names",
+        "drivers.privileges",
+        "drivers.release",
         "drivers.render",
         "errors",
         "fields",

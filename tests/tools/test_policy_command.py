@@ -7,6 +7,7 @@ import copy
 import csv
 import json
 import lzma
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -354,6 +355,36 @@ def test_table_of_every_release(run: Any, version: str) -> None:
         assert numbers == sorted(numbers)
         refused = [row["number"] for row in document["refused"] if row["table"] == table]
         assert sorted(numbers + refused) == sorted(getattr(policy, table))
+
+
+@pytest.mark.parametrize("version", ["535.104.05", "580.126.20", "620.51.00"])
+def test_the_page_for_reviewers_has_every_row(run: Any, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    document = run("table", version, "--json").json
+    page = run("table", version, "--format", "html").out
+    assert page == run("table", version, "--format", "html").out
+    assert "Made 2023-11-14 22:13 UTC by nvproxy-model" in page
+    assert len(page) < 1_000_000
+    rows = re.findall(r'<tr data-caps="([^"]*)"><td[^>]*>(0x[0-9a-f]+)</td><th[^>]*>(\w+)</th>', page)
+    tables = ("frontend", "uvm", "control", "alloc")
+    expected = [
+        (hex(row["number"]), row["name"], "" if row["kind"] == "reject" else " ".join(row.get("caps", ())))
+        for table in tables
+        for row in (*document[table], *(refused for refused in document["refused"] if refused["table"] == table))
+    ]
+    assert [(number, name, caps) for caps, number, name in rows] == expected
+    for table in tables:
+        for row in document[table]:
+            assert all(name in page for name in row["structs"])
+
+
+def test_the_page_for_reviewers_says_fields_privileges_and_chips(run: Any) -> None:
+    page = run("table", "580.126.20", "--format", "html").out
+    cells = dict(re.findall(r'<td class="mono nowrap">(0x[0-9a-f]+)</td>(.*?)</tr>', page))
+    assert "any user" in cells["0x20801231"]
+    assert "administrators only" in cells["0x2080030a"]
+    assert "<li>40 notificationHandle NvU64 <b>" in cells["0x90cd"]
+    assert "Hopper" in page
 
 
 def test_table_names_the_structs_that_nvproxy_types(run: Any) -> None:

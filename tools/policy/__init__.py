@@ -65,17 +65,20 @@ PROGRAM = Program(
             "table",
             "every row of a release's four tables",
             "Lists the numbers that nvproxy knows at a release, with the capabilities that admit them, their structs and how they "
-            "are handled. With --diff: what changed from the first release to the second.",
+            "are handled. With --diff: what changed from the first release to the second. --format html is a page for reviewers "
+            "(at most 2 MB, no network): the fields of every struct with their roles, who may call what on the host, and on which "
+            "chips, with a search and a choice of capabilities.",
             (
                 Example("nvproxy-policy table 580.126.20 --caps video"),
                 Example("nvproxy-policy table 570.195.03 --diff 580.126.20"),
+                Example("nvproxy-policy table 580.126.20 --format html > policy.html"),
             ),
             {0: "listed, or the same", 1: "different", 2: _UNKNOWN},
             (
                 _VERSION,
                 argument("--caps", metavar="C", help="only what these admit (default: every row)"),
                 argument("--diff", metavar="OTHER", help="a second release"),
-                formats("csv", "markdown"),
+                formats("csv", "markdown", "html"),
             ),
             ("nvproxy-policy/table/1", "nvproxy-policy/table-diff/1"),
         ),

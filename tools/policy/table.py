@@ -38,6 +38,12 @@ def run(args: argparse.Namespace) -> int:
     for table in TABLES:
         document[table] = [_json(rule, node) for rule in rows[table]]
     document["refused"] = refused
+    if args.format == "html":
+        from nvproxy_model.tools.policy.table_page import page
+
+        whole = {table: [*document[table], *(row for row in refused if row["table"] == table)] for table in TABLES}
+        print(page(node, whole, _tables(node).rules), end="")
+        return ADMITTED
     emit(args, document, _lines(rows, refused, node), (_COLUMNS, _cells(document)))
     return ADMITTED
 

@@ -15,6 +15,7 @@ from nvproxy_model.drivers.compare import model
 from nvproxy_model.drivers.compare.carriers import fd_paths
 from nvproxy_model.drivers.compare.findings import compare_releases
 from nvproxy_model.drivers.render import html
+from nvproxy_model.tools import policy
 from nvproxy_model.tools.driver_differ import main
 from tests.drivers.render.browser import CHROMIUM, BrowserGone, Page, browser
 from tests.drivers.render.heatmap_samples import HOSTILE, ORIGIN, UNCHECKED, sample
@@ -380,14 +381,46 @@ def test_without_scripts(tab: Page, small_page: Path) -> None:
         tab.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
+def test_the_policy_page(tab: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert policy.main(["table", "580.126.20", "--format", "html"]) == 0
+    path = tmp_path / "policy.html"
+    path.write_text(capsys.readouterr().out, "utf-8")
+    tab.open(path, fragment="#q=event&caps=profiling")
+    shown = "groups.flatMap((g) => g.rows).filter(({row}) => row.offsetParent !== null).map(({row}) => row.cells[0].textContent)"
+    found = tab.value(shown)
+    assert "0x90cd0101" in found  # NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS
+    assert tab.value("one('#count').textContent").startswith(f"{len(found)} of ")
+    assert tab.value("one('[data-cap=profiling]').checked")
+    tab.click("[data-cap=profiling]")
+    tab.shows("location.hash", "#q=event")
+    assert len(tab.value(shown)) > len(found)
+    search(tab, str(0x90CD0101))
+    tab.shows(shown, ["0x90cd0101"])
+    tab.key("Escape")
+    tab.shows("one('#count').textContent.split(' of ')[0] === one('#count').textContent.split(' ')[2]", True)
+    for width in (1280, 400):
+        tab.wide(width)
+        for scheme in ("light", "dark"):
+            tab.scheme(scheme)
+            tab.shows(OVERFLOW, False)
+    if AXE is not None:
+        assert serious(tab) == []
+    tab.scheme("light")
+
+
+def serious(page: Page) -> list[object]:
+    """What axe-core finds of the page as it is, but for the lesser."""
+    assert AXE is not None
+    page.call("Runtime.evaluate", expression=Path(AXE).read_text("utf-8"))
+    found = page.value(
+        "axe.run(document).then((r) => r.violations.map((v) => [v.impact, v.id, v.nodes.map((n) => n.html).slice(0, 3)]))"
+    )
+    return [each for each in found if each[0] in ("serious", "critical")]
+
+
 @pytest.mark.skipif(AXE is None, reason="NVPROXY_AXE does not name axe-core's axe.min.js")
 @pytest.mark.parametrize("width", [1280, 400])
 def test_axe_finds_nothing_serious(small: Page, width: int) -> None:
-    assert AXE is not None
     small.wide(width)
     small.value("set({at: 'S.a-b', a: '1.0', b: '2.0'})")
-    small.call("Runtime.evaluate", expression=Path(AXE).read_text("utf-8"))
-    found = small.value(
-        "axe.run(document).then((r) => r.violations.map((v) => [v.impact, v.id, v.nodes.map((n) => n.html).slice(0, 3)]))"
-    )
-    assert [each for each in found if each[0] in ("serious", "critical")] == []
+    assert serious(small) == []
