@@ -140,6 +140,21 @@ def test_a_reader_of_the_bundle_decides_as_the_policy_does(document: Any) -> Non
     assert min(seen.values()) > 40, seen
 
 
+@pytest.mark.parametrize("pending", [False, True])
+def test_every_row_of_a_release(document: Any, pending: bool) -> None:
+    """No bytes, zeros and ones; rows that must be asked for are asked for with the pending ones."""
+    more: dict[str, Any] = {"extra": OPT_IN if pending else (), "pending": pending}
+    policy = Policy.for_driver("620.51.00", EVERY, allow_unsupported=True, **more)
+    side = Bundle(document, "620.51.00", EVERY.split(","), **more)
+    for table, rows in side.rows.items():
+        assert rows.keys() == policy.rules[table].keys()  # type: ignore[index]
+        for number, row in rows.items():
+            size = row.get("size", 4)
+            asked = request(number, size) if table == "frontend" else number
+            for data in (None, bytes(size), b"\xff" * size):
+                assert side.decide(table, asked, data, PLAIN) == _ask(policy, table, asked, data), row["name"]
+
+
 @pytest.mark.slow
 def test_a_reader_of_all_releases_decides_as_the_policy_does() -> None:
     document = json.loads(encode(bundle(list(TREE.values()))))
