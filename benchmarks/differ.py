@@ -133,6 +133,7 @@ def main() -> None:
             "diff --all from facts": ([*differ, "diff", "515.43.04", "595.45.04", "--all"], ""),
             "history from facts": ([*differ, "history", "NV_CHANNEL_ALLOC_PARAMS"], ""),
             "audit from facts": ([*differ, "audit"], ""),
+            "report from facts": ([*differ, "report", "-o", f"{warm}/report.html"], ""),
             "193 tags, cold": ([*python, "-c", ALL, repository], ""),
             "193 tags, warm": ([*python, "-c", ALL, repository], warm),
         }

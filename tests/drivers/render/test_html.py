@@ -261,6 +261,17 @@ def test_the_picture_is_xml(tmp_path: Path) -> None:
     assert [element.get("fill") for element in root.iter() if element.get("fill") == "url(#hatch)"]
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_has_a_ground_of_its_own(path: Path) -> None:
+    """A page that is light where the system is dark shows its letters all the same: what is drawn first covers all of it."""
+    root = ElementTree.parse(path).getroot()
+    drawn = next(element for element in root if element.tag.endswith(("rect", "}g", "text", "path")))
+    assert drawn.get("class") == "page"
+    assert [drawn.get("width"), drawn.get("height")] == (root.get("viewBox") or "").split()[2:]
+    style = "".join(element.text or "" for element in root if element.tag.endswith("style"))
+    assert len(re.findall(r"\.page \{ fill: #\w{6}", style)) == 2  # light, and dark
+
+
 # The command.
 
 
