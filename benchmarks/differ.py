@@ -25,7 +25,7 @@ from pathlib import Path
 import nvproxy_model
 from nvproxy_model import versions
 from nvproxy_model.drivers import facts
-from nvproxy_model.drivers.release import natural
+from nvproxy_model.naming import natural
 
 DECIDE = """
 import nvproxy_model

@@ -6,8 +6,7 @@ A row of `nvproxy_model.abi` and a node of driver_versions.yaml that the whole r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["CHANGE", "LATER", "STRUCTS", "WHOLE", "WHOLE_DATE", "Later", "described", "is_pending"]
 
@@ -18,8 +17,7 @@ CHANGE = "NV_EVENT_BUFFER, NV01_MEMORY_DEVICELESS and their controls, for the pr
 """What is followed beyond that commit: the change that registers event buffers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(NamedTuple):
     """A change after WHOLE. ``state`` is ``merged``; ``seen`` where nobody has confirmed that gVisor took it; or ``needed``:
     seen, and admitted all the same, because what is merged is of no use without it.
 

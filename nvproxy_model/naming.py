@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Final, Literal, get_args
 
-__all__ = ["TABLES", "Table", "control_struct", "params_name"]
+__all__ = ["TABLES", "Table", "control_struct", "natural", "params_name"]
 
 Table = Literal["frontend", "uvm", "control", "alloc"]
 """One of `TABLES`."""
@@ -29,3 +30,8 @@ def control_struct(command: str, message_ids: Mapping[str, str], structs: Collec
         return named
     ruled = params_name(command)
     return ruled if ruled in structs else None
+
+
+def natural(version: str) -> tuple[tuple[int, str], ...]:
+    """A sort key for printing lists of names like 570.86.15; ancestry, never this, says which release came after which."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"[.\-_]", version))

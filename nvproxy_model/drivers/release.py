@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,7 +19,6 @@ __all__ = [
     "Release",
     "Wanted",
     "control_struct",
-    "natural",
     "pack_release",
     "reachable",
     "several",
@@ -94,11 +92,6 @@ def several(table: Mapping[str, T], names: Sequence[str]) -> list[T | None]:
     """What a release's mapping has under these names; one that looks many up faster than one by one does so."""
     faster: Callable[[Sequence[str]], list[T | None]] | None = getattr(table, "several", None)
     return faster(names) if faster is not None else [table.get(name) for name in names]
-
-
-def natural(version: str) -> tuple[tuple[int, str], ...]:
-    """A sort key for printing lists of names like 570.86.15; ancestry, never this, says which release came after which."""
-    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"[.\-_]", version))
 
 
 class LayoutTable:

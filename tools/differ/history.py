@@ -71,7 +71,7 @@ def _names_of(query: Query, releases: Releases) -> Collection[str] | None:
 def _meant(name: str, releases: Any) -> str:
     from difflib import get_close_matches
 
-    from nvproxy_model.drivers.release import natural
+    from nvproxy_model.naming import natural
 
     newest = max(releases, key=lambda release: natural(release.version))
     near = get_close_matches(name, [*newest.structs, *newest.constants], 2, 0.8)

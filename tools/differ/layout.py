@@ -19,8 +19,9 @@ def run(args: argparse.Namespace) -> int:
     """Look up and print; returns the exit status."""
     from difflib import get_close_matches
 
-    from nvproxy_model.drivers.release import Wanted, natural
+    from nvproxy_model.drivers.release import Wanted
     from nvproxy_model.drivers.render.declaration import declaration
+    from nvproxy_model.naming import natural
     from nvproxy_model.tools.differ.shared import parent_of, release_of
 
     with opened(args) as releases:

@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _init(args: argparse.Namespace) -> int:
     from nvproxy_model.drivers.compare import pins
-    from nvproxy_model.drivers.release import Wanted, natural
+    from nvproxy_model.drivers.release import Wanted
+    from nvproxy_model.naming import natural
 
     if args.since is not None or args.branch or args.format != "text":
         fail("--init: writes a file for one release; --since, --branch and --format belong to a check")
@@ -111,7 +112,7 @@ def _wanted(pins: Sequence[Pin]) -> Wanted:
 def ancestry(releases: Releases) -> dict[str, str | None]:
     """Release -> its parent. A directory or an archive of releases that nobody recorded tells none at all: then each
     descends from the one before it in the order of their names."""
-    from nvproxy_model.drivers.release import natural
+    from nvproxy_model.naming import natural
 
     parents = {version: parent_of(releases, version) for version in releases.versions}
     if any(parents.values()):

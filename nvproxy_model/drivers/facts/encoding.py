@@ -15,6 +15,7 @@ from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from nvproxy_model.drivers.facts.files import COLUMNS, MAX_FACTS, SCHEMA, TABLES, read_head
 from nvproxy_model.drivers.privileges import ClassEntry, Export, Privileges
 from nvproxy_model.drivers.release import LayoutTable, Provenance, Release
 from nvproxy_model.errors import SourceError
@@ -33,13 +34,8 @@ __all__ = [
     "encode",
     "joined",
     "read",
-    "versions",
 ]
 
-SCHEMA = "nvproxy-model/facts/3"
-TABLES = ("rows", "structs", "constants", "enums", "params", "embedded", "exports", "classes", "texts")
-"""The parts after the head. All but ``rows`` hold runs; ``texts`` has one name for each of the small facts."""
-MAX_FACTS = 64 << 20
 ABSENT: Mapping[str, Any] = {"structs": -1}
 
 Runs = list[Any]
@@ -136,7 +132,7 @@ class _Joined(Encoded):
             own[second.head["parents"][index]] if second.head["parents"][index] >= 0 else second.head["above"][index]
             for index in kept
         ]
-        head = {name: [*first.head[name], *(second.head[name][index] for index in kept)] for name in _COLUMNS}
+        head = {name: [*first.head[name], *(second.head[name][index] for index in kept)] for name in COLUMNS}
         head["parents"] = [*first.head["parents"], *(places.get(parent or "", -1) for parent in parents)]
         super().__init__(second._path, head | {"versions": versions}, {})
         self._first, self._second, self._kept, self._count = first, second, kept, count
@@ -173,9 +169,6 @@ class _Joined(Encoded):
         return merged
 
 
-_COLUMNS = ("versions", "parents", "above", "headers", "kinds", "commits")
-
-
 def _shifted(row: str, shift: int) -> str:
     """A row whose inner records are numbered from another place on."""
     head, *lines = row.split("\n")
@@ -197,7 +190,7 @@ def read(path: Path) -> Encoded:
     """A file. Raises SourceError if it cannot be read or is of another version."""
     try:
         with path.open("rb") as file:
-            head = _head(file.readline(MAX_FACTS))
+            head = read_head(file.readline(MAX_FACTS))
             sizes = head["tables"]
             packed = {name: file.read(sizes[name]) for name in TABLES}
             if any(len(packed[name]) != sizes[name] for name in TABLES) or file.read(1):
@@ -210,31 +203,12 @@ def read(path: Path) -> Encoded:
 _DAMAGED: Final = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError)
 
 
-def _head(line: bytes) -> dict[str, Any]:
-    head: dict[str, Any] = json.loads(line)
-    if head["schema"] != SCHEMA:
-        raise ValueError(f"not of this version, which is {SCHEMA}")
-    if len({len(head[name]) for name in _COLUMNS}) != 1 or any(not 0 < head["tables"][name] < MAX_FACTS for name in TABLES):
-        raise ValueError("its head is damaged")
-    return head
-
-
 def _unpacked(packed: bytes) -> bytes:
     stream = zlib.decompressobj()
     text = stream.decompress(packed, MAX_FACTS)
     if not stream.eof:
         raise ValueError("its end is missing, or it is too large")
     return text
-
-
-def versions(path: Path) -> list[str]:
-    """The releases of a file, from its head alone. Raises SourceError as `read` does."""
-    try:
-        with path.open("rb") as file:
-            found: list[str] = _head(file.readline(MAX_FACTS))["versions"]
-    except _DAMAGED as error:
-        raise SourceError(f"not a file of recorded facts: {error}", path) from None
-    return found
 
 
 def joined(first: Encoded, second: Encoded) -> Encoded:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -10,33 +9,19 @@ from typing import Any, Generic, TypeVar
 
 from nvproxy_model.drivers.facts import encoding
 from nvproxy_model.drivers.facts.encoding import ABSENT, Encoded, Runs, at
+from nvproxy_model.drivers.facts.files import FACTS, own_file, stamp
 from nvproxy_model.drivers.privileges import ClassEntry, Export, Privileges
-from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, Wanted, natural
+from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, Wanted
 from nvproxy_model.errors import UnknownDriverVersion
 from nvproxy_model.layout import Layout
+from nvproxy_model.naming import natural
 
-__all__ = ["AS_OF", "FACTS", "Facts", "load", "nearest_names", "newest", "own_file"]
-
-FACTS = Path(__file__).with_name("facts.zlib")
-"""The shipped file: the public releases of NVIDIA's open-gpu-kernel-modules that this copy knows."""
-
-AS_OF = "2026-08-21"
-"""The state of the repository that the shipped file was recorded from."""
+__all__ = ["Facts", "load", "nearest_names"]
 
 ORIGIN = "recorded facts"
 MANY = 30
 """Releases from which on it pays to look names up in all of them at once."""
 T = TypeVar("T")
-
-
-def own_file() -> Path | None:
-    """Where a user's own releases are kept: ``$NVPROXY_FACTS``, by default ``nvproxy-model/facts.zlib`` in
-    ``$XDG_DATA_HOME`` or ``~/.local/share``. An empty ``$NVPROXY_FACTS`` means nowhere."""
-    named = os.environ.get("NVPROXY_FACTS")
-    if named is not None:
-        return Path(named) if named else None
-    base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
-    return Path(base, "nvproxy-model", "facts.zlib") if os.path.isabs(base) else None
 
 
 def load(path: Path | None = None) -> Facts:
@@ -45,30 +30,14 @@ def load(path: Path | None = None) -> Facts:
     Raises SourceError if a file cannot be read.
     """
     if path is not None:
-        return _load(path, None, _stamp(path))
+        return _load(path, None, stamp(path))
     own = own_file()
-    stamp = None if own is None else _stamp(own)
-    return _load(FACTS, None if stamp is None else own, stamp)
-
-
-def newest() -> str:
-    """The newest recorded release, the user's own included, without reading what is recorded of it. Raises SourceError."""
-    own = own_file()
-    files = (FACTS,) if own is None or _stamp(own) is None else (FACTS, own)
-    return max((version for path in files for version in encoding.versions(path)), key=natural)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is written anew, or None if it is not there; a damaged one is found when it is read."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino
+    own_stamp = None if own is None else stamp(own)
+    return _load(FACTS, None if own_stamp is None else own, own_stamp)
 
 
 @lru_cache(maxsize=4)
-def _load(path: Path, own: Path | None, stamp: tuple[int, int] | None) -> Facts:
+def _load(path: Path, own: Path | None, _stamp: tuple[int, int] | None) -> Facts:
     encoded = encoding.read(path)
     return Facts(encoded if own is None else encoding.joined(encoded, encoding.read(own)))
 

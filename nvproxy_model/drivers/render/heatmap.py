@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from nvproxy_model.drivers.compare.findings import Entry, Finding, compare_constants, compare_layouts, keyed, verdict
-from nvproxy_model.drivers.release import Release, natural, several
+from nvproxy_model.drivers.release import Release, several
 from nvproxy_model.layout import Layout
+from nvproxy_model.naming import natural
 
 __all__ = ["ABSENT", "UNCHECKED", "Change", "HeatMap", "Numbers", "Row", "Run", "build"]
 

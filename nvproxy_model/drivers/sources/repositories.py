@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import IO
 
 from nvproxy_model.drivers.parsing import scan
-from nvproxy_model.drivers.release import Provenance, natural
+from nvproxy_model.drivers.release import Provenance
 from nvproxy_model.drivers.sources.source import MAX_DEPTH, MAX_FILES, MAX_HEADER, MAX_HEADERS, Source, version_of
 from nvproxy_model.errors import SourceError
+from nvproxy_model.naming import natural
 
 __all__ = ["Objects", "RepositorySource", "git_directory"]
 

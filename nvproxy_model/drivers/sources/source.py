@@ -18,8 +18,9 @@ from typing import TypeVar
 
 from nvproxy_model.drivers.parsing import scan
 from nvproxy_model.drivers.parsing.reading import parse_releases
-from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, Wanted, natural
+from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, Wanted
 from nvproxy_model.errors import SourceError
+from nvproxy_model.naming import natural
 
 __all__ = ["MAX_FILES", "MAX_HEADER", "MAX_HEADERS", "DirectorySource", "Source"]
 

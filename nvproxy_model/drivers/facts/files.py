@@ -1,0 +1,70 @@
+"""Where the recorded facts are, and what their heads alone say: importing this takes next to nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from nvproxy_model.errors import SourceError
+from nvproxy_model.naming import natural
+
+__all__ = ["AS_OF", "COLUMNS", "FACTS", "MAX_FACTS", "SCHEMA", "TABLES", "newest", "own_file", "read_head", "stamp"]
+
+FACTS = Path(__file__).with_name("facts.zlib")
+"""The shipped file: the public releases of NVIDIA's open-gpu-kernel-modules that this copy knows."""
+
+AS_OF = "2026-08-21"
+"""The state of the repository that the shipped file was recorded from."""
+
+SCHEMA = "nvproxy-model/facts/3"
+TABLES = ("rows", "structs", "constants", "enums", "params", "embedded", "exports", "classes", "texts")
+"""The parts after the head. All but ``rows`` hold runs; ``texts`` has one name for each of the small facts."""
+MAX_FACTS = 64 << 20
+COLUMNS = ("versions", "parents", "above", "headers", "kinds", "commits")
+
+
+def own_file() -> Path | None:
+    """Where a user's own releases are kept: ``$NVPROXY_FACTS``, by default ``nvproxy-model/facts.zlib`` in
+    ``$XDG_DATA_HOME`` or ``~/.local/share``. An empty ``$NVPROXY_FACTS`` means nowhere."""
+    named = os.environ.get("NVPROXY_FACTS")
+    if named is not None:
+        return Path(named) if named else None
+    base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return Path(base, "nvproxy-model", "facts.zlib") if os.path.isabs(base) else None
+
+
+def read_head(line: bytes) -> dict[str, Any]:
+    """The head, from the first line of a file. Raises ValueError, KeyError or TypeError for what is none."""
+    head: dict[str, Any] = json.loads(line)
+    if head["schema"] != SCHEMA:
+        raise ValueError(f"not of this version, which is {SCHEMA}")
+    if len({len(head[name]) for name in COLUMNS}) != 1 or any(not 0 < head["tables"][name] < MAX_FACTS for name in TABLES):
+        raise ValueError("its head is damaged")
+    return head
+
+
+def _versions(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            found: list[str] = read_head(file.readline(MAX_FACTS))["versions"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"not a file of recorded facts: {error}", path) from None
+    return found
+
+
+def newest() -> str:
+    """The newest recorded release, the user's own included, without reading what is recorded of it. Raises SourceError."""
+    own = own_file()
+    files = (FACTS,) if own is None or stamp(own) is None else (FACTS, own)
+    return max((version for path in files for version in _versions(path)), key=natural)
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is written anew, or None if it is not there; a damaged one is found when it is read."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
