@@ -206,7 +206,7 @@ def test_help_and_version_import_no_construct(package: str, arguments: list[str]
     if package != "policy" and "explain" in arguments:
         arguments = ["check", "--help"]
     program = (
-        "import sys; sys.modules['construct'] = None\n"
+        "import sys; sys.modules['construct'] = sys.modules['dataclasses'] = None\n"
         f"from nvproxy_model.tools.{package} import PROGRAM\n"
         f"raise SystemExit(PROGRAM.main({arguments!r}))"
     )
