@@ -221,7 +221,7 @@ class _Identities:
 
 
 def _differs(name: str, old: Layout, new: Layout) -> bool:
-    return bool(compare_layouts(name, old, new, spelling=False))
+    return old.size != new.size or bool(compare_layouts(name, old, new, spelling=False))
 
 
 def _nearest(version: str, known: Mapping[str, str | None], parent: Callable[[str], str | None]) -> str | None:
