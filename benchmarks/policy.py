@@ -30,11 +30,11 @@ UNKNOWN = 0x20800BAD & ~0x8000
 CLIENT = 0xC1D00001
 OBJECTS = (10, 1_000, 100_000)
 LIMITS = {
-    "event buffer: decide_alloc / struct.unpack of its 72 bytes": 8.0,
+    "event buffer: decide_alloc / struct.unpack of its 72 bytes": 6.0,
     "allowed number: decide_control / struct.unpack of 72 bytes": 1.5,
     "unknown number: decide_control / struct.unpack of 72 bytes": 1.5,
     "allowed control: decide_control / dict look-up and unpack_from of the header": 1.5,
-    "simple control: Session.ioctl less the host / dict look-up and unpack_from": 30.0,
+    "simple control: Session.ioctl less the host / dict look-up and unpack_from": 20.0,
     "policy: all tables, warm, ms": 10.0,
     "decide_control: newest release's rows / oldest release's rows": 1.3,
     "Session.ioctl: 100,000 objects / 10 objects": 1.3,

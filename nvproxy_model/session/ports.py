@@ -219,7 +219,8 @@ class Result(NamedTuple):
 class Process(Protocol):
     """What the calls of a session share: its ports, its objects, and what its next Result lets go.
 
-    ``frontend``, ``uvm``, ``controls`` and ``classes`` are the policy's entries by number. ``unpin`` and
+    ``frontend``, ``uvm``, ``controls`` and ``classes`` are the policy's entries by number. ``passed`` has the
+    result of every command, seen so far, that is passed on whole whatever its parameters are. ``unpin`` and
     ``close_host`` become the fields of the next Result. ``events`` is None but for the hardened profile.
     """
 
@@ -232,4 +233,5 @@ class Process(Protocol):
     unpin: list[tuple[int, int]]
     close_host: list[int]
     controls: Mapping[int, Entry]
+    passed: dict[int, Result]
     classes: Mapping[int, Entry]

@@ -48,6 +48,7 @@ class Session:
         self.uvm: Mapping[int, Entry] = policy.entries("uvm")
         self.controls: Mapping[int, Entry] = policy.entries("control")
         self.classes: Mapping[int, Entry] = policy.entries("alloc")
+        self.passed: dict[int, Result] = {}
         self._controls_admitted = self.frontend[NV_ESC_RM_CONTROL].decision.allowed
 
     def objects(self) -> tuple[Object, ...]:

@@ -65,15 +65,17 @@ class Memory:
     def read(self, address: int, size: int) -> bytes:
         """``size`` bytes at ``address``. Raises MemoryFault."""
         at = address - self.first
-        if at < 0 or at + size > self._size:
+        end = at + size
+        if at < 0 or end > self._size:
             raise MemoryFault(f"{address:#x}+{size:#x}")
-        return self._view[at : at + size].tobytes()
+        return self._view[at:end].tobytes()
 
     def write(self, address: int, data: bytes) -> None:
         """Raises MemoryFault, having written what fits before the end, as gVisor's CopyOut does."""
         at = address - self.first
-        if at >= 0 and at + len(data) <= self._size:
-            self._view[at : at + len(data)] = data
+        end = at + len(data)
+        if at >= 0 and end <= self._size:
+            self._view[at:end] = data
             return
         if 0 <= at < self._size:
             self._view[at:] = data[: self._size - at]
