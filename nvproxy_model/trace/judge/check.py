@@ -240,6 +240,9 @@ class Check:
         self._judge = _Judge(policy)
         self._fds = Descriptors()
         self._quick: dict[tuple[Any, ...], tuple[Row, _Answer]] = {}
+        """Calls whose number decides."""
+        self._admitted: dict[tuple[Any, ...], tuple[Row, _Answer]] = {}
+        """Calls whose bytes decide, for when these are admitted: nothing else of them matters then."""
         self._others = {
             name: _Judge(Policy.for_driver(name, policy.caps, profile=policy.profile, allow_unsupported=True))
             for name in drivers
@@ -269,12 +272,13 @@ class Check:
         if k == "ioctl":
             if rec.key in SHOWING and shows_mig(rec):
                 self._terms.mig = True
-            quick = self._quick.get(self._key(rec))
+            key = self._key(rec)
+            quick = self._quick.get(key)
             if quick is not None:
                 row, answer = quick
                 row.answers[answer] += 1
             else:
-                self._ioctl(rec)
+                self._ioctl(rec, key)
             if rec.fd >= 0 and not self._fds.has(rec.pid, rec.fd):
                 self._fds.feed(rec)
             return
@@ -323,8 +327,18 @@ class Check:
         quiet = group in ("admitted", "permission", "foreign")
         return Row("open", 0, None, group, reason, self._terms, device=path, note=None if quiet else note)
 
-    def _ioctl(self, rec: Record) -> None:
+    def _ioctl(self, rec: Record, key: tuple[Any, ...]) -> None:
         dev = rec.dev
+        known = self._admitted.get(key)
+        if known is not None:
+            files = _Files(self._fds.of(rec.pid))
+            decision = self._judge.decide(rec, files)
+            if decision is not None and decision.why is Why.RULE:
+                row, answer = known
+                row.answers[answer] += 1
+                if self._others:
+                    self._elsewhere(rec, files)
+                return
         if dev is not None and not exposed(dev) and not graphics(dev):
             self._under(dev, rec)
             return
@@ -339,16 +353,18 @@ class Check:
         by = author(rec, decision, self.inside)
         group = group_of_call(rec, decision, by, inside=self.inside, elsewhere=self._elsewhere_made())
         apart = self._reason(rec, decision, group) if group == "argument" else group
-        row = self._row(
+        found = self._row(
             (rec.kind, rec.key, group, apart),
             rec,
             by,
             lambda: self._new(rec, group, self._reason(rec, decision, group), decision),
         )
-        if row is None:
+        if found is None:
             return
         if fixed and len(self._quick) < DISTINCT_LIMIT:
-            self._quick[self._key(rec)] = (row, self._answer(rec, by))
+            self._quick[key] = (found, self._answer(rec, by))
+        elif decision is not None and decision.why is Why.RULE and len(self._admitted) < DISTINCT_LIMIT:
+            self._admitted[key] = (found, self._answer(rec, by))
         if self._others:
             self._elsewhere(rec, files)
 
