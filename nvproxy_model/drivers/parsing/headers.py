@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXTRACTION", "extract"]
 
-EXTRACTION = "3"
+EXTRACTION = "4"
 """Raise this when the same headers would yield other facts: it is part of every cache key."""
 
 MAX_MEMBERS = 4096
@@ -72,7 +72,8 @@ def extract(files: Mapping[str, bytes], wanted: Wanted | None = None, starts: Se
     structs and constants; the parameter structs of wanted controls, as the headers name them, come along. ``starts``
     are the headers to begin with, by default all that declare the ABI.
 
-    Raises SourceError naming file and line for a header that does not parse or cannot be found.
+    Raises SourceError naming file and line for a header that does not parse or cannot be found, and where ``starts`` are
+    given for a wanted macro that they do not make a number: what it is made of may be declared elsewhere.
     """
     headers = {path: text for path, text in files.items() if path.endswith(".h")}
     params = {
@@ -84,6 +85,7 @@ def extract(files: Mapping[str, bytes], wanted: Wanted | None = None, starts: Se
     if wanted is not None:
         params = {control: struct for control, struct in params.items() if control in wanted.constants}
         wanted = Wanted(wanted.structs | (set(params.values()) - {""}), wanted.constants)
+    some = starts is not None
     if starts is None:
         starts = roots(headers, wanted is None or wanted.modeset)
     probe = (
@@ -93,6 +95,8 @@ def extract(files: Mapping[str, bytes], wanted: Wanted | None = None, starts: Se
     )
     unit = _parse(probe.text, headers)
     bad = probe.check(unit)
+    if some and (unknown := [name for name, line in probe.lines.items() if line in bad]):
+        raise SourceError(f"{unknown[0]}: no number here")
     walk = _Walk()
     structs = walk.all(unit) if wanted is None else walk.named(probe.struct_types(unit, bad))
     constants, enums = probe.constants(unit, bad)
@@ -146,6 +150,7 @@ class _Probe:
     def __init__(self, starts: Sequence[str], constants: Collection[str], structs: Collection[str]) -> None:
         lines = [f'#include "{HOME}{path}"' for path in starts]
         self.first = len(lines) + 1
+        lines.append("struct nvproxy_model_begin;")  # refused if what a header declares has no end
         lines.append("struct nvproxy_model_structs {")
         self.structs: dict[int, str] = {}
         for name in sorted(filter(_NAME.fullmatch, structs)):
@@ -166,6 +171,7 @@ class _Probe:
         for name in names:
             lines += ["", f"S_{name} = ({name}) < 0,", "", "", ""]
         lines.append("S_ };")
+        self.ends = starts[-1] if starts else ""
         self.text = "\n".join(lines) + "\n"
 
     def check(self, unit: TranslationUnit) -> set[int]:
@@ -179,9 +185,16 @@ class _Probe:
                 continue
             location = diagnostic.location
             name = location.file.name if location.file else ""
-            if name == HOME + "unit.c" and location.line >= self.first and severity == Diagnostic.Error:
+            if name == HOME + "unit.c" and location.line > self.first and severity == Diagnostic.Error:
+                notes = [note for note in diagnostic.children if note.spelling.startswith("to match this ")]
+                opened = [note.location for note in notes if note.location.file.name != name]
+                if opened:
+                    where = f"{opened[0].file.name.removeprefix(HOME)}:{opened[0].line}"
+                    raise SourceError(f"{where}: what begins here has no end: {diagnostic.spelling}")
                 bad.add(location.line)
                 continue
+            if name == HOME + "unit.c" and location.line == self.first:
+                raise SourceError(f"{self.ends}: its end is missing: {diagnostic.spelling}")
             where = f"{name.removeprefix(HOME)}:{location.line}: " if name else ""
             raise SourceError(f"{where}{diagnostic.spelling}")
         return bad
@@ -193,7 +206,7 @@ class _Probe:
         types: dict[str, Type] = {}
         if not self.structs:
             return types
-        for child in self._cursor(unit, self.first, len("struct ")).get_children():
+        for child in self._cursor(unit, self.first + 1, len("struct ")).get_children():
             if child.kind == CursorKind.FIELD_DECL:
                 line = child.location.line
                 if line in self.structs and line not in bad:

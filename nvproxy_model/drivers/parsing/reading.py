@@ -92,11 +92,18 @@ class _Reading:
         return unit
 
     def _asked(self, said: Mapping[str, scan.Said]) -> dict[str, frozenset[bytes]]:
-        """Path -> the names asked for that a header may declare; equal headers are looked at once."""
+        """Path -> the names asked for that a header may declare; equal headers are looked at once.
+
+        A name that none declares may stand where a header was cut short.
+        """
         for each in said.values():
-            if each.declares not in self._declared:
-                self._declared[each.declares] = self._names & each.declares
-        return {path: names for path, each in said.items() if (names := self._declared[each.declares])}
+            if each.words not in self._declared:
+                self._declared[each.words] = self._names & each.words
+        asked = {path: self._declared[each.words] for path, each in said.items()}
+        missing = self._names.difference(*asked.values())
+        return {
+            path: found for path, names in asked.items() if (found := names if said[path].finished else names | missing)
+        }
 
     def take(self, unit: Unit, answer: bytes) -> None:
         """Note what a unit's parser answered."""

@@ -1,4 +1,4 @@
-"""Where a tree has its ABI, and what its headers say to a reader that compiles nothing: includes, and names declared."""
+"""Where a tree has its ABI, and what its headers say to a reader that compiles nothing: includes, and words."""
 
 from __future__ import annotations
 
@@ -71,18 +71,11 @@ _INCLUDE = re.compile(rb'#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]')
 _BIT_RANGE = re.compile(rb"#[ \t]*define[ \t]+NV[0-9A-F]{4}_\w+[ \t]+\(?\d+:\d+")
 _RECORD = re.compile(rb"^(?:typedef )?struct\b", re.MULTILINE)
 _METHOD = re.compile(rb"^[ \t]*#[ \t]*define[ \t]+NV[0-9A-F]{4}_[^\n]*(?<![\\\r])$", re.MULTILINE)
-_DEFINE = re.compile(rb"#[ \t]*define[ \t]+(\w+)")
-_NO_METHOD = re.compile(rb"#[ \t]*define[ \t]+(?!NV[0-9A-F]{4}_)(\w+)")
-# Tags, and what a macro makes an enumerator of, as nvstatuscodes.h does.
-_NAMED = (re.compile(rb"struct\s+(\w+)"), re.compile(rb"union\s+(\w+)"), re.compile(rb"\(\s*(\w+)\s*,"))
-# What stands between a typedef's first word and its body or its end, between a body and the end of its declaration, in an enum.
-_DECLARATORS = (
-    re.compile(rb"typedef\s+\w+\b([^;{]*)"),
-    re.compile(rb"\}([^;{}]*);"),
-    re.compile(rb"enum\b[^;{}]*\{([^}]*)\}"),
-)
-_WORD = re.compile(rb"\w+")
-_STATUS = re.compile(rb"NV_(?:STATUS|OK|ERR_|WARN_)")
+_NO_CODE = re.compile(rb"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/|//[^\n]*|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)'")
+_SPLICE = re.compile(rb"\\[ \t\r]*\n")
+_WORD = re.compile(rb"[A-Za-z_]\w*")
+_STATUS = re.compile(rb"\bNV_(?:STATUS|OK|ERR_|WARN_)")
+_IF, _ENDIF = re.compile(rb"#[ \t]*if"), re.compile(rb"#[ \t]*endif")
 
 
 def roots(paths: Collection[str], modeset: bool = True) -> list[str]:
@@ -128,11 +121,13 @@ class Said(NamedTuple):
     """What a header's text says to whoever does not compile it."""
 
     includes: list[tuple[bool, str]]
-    declares: frozenset[bytes]
-    """The names that it may declare, and some more: macros, tags, typedefs, enumerators, first arguments of macros. One that
-    a macro makes of something else is not among them."""
+    words: frozenset[bytes]
+    """The words of its code. What it declares is among them, but for a name that a macro makes of something else."""
     uses_status: bool
-    """Whether it names NV_STATUS or one of its values outside of comments."""
+    """Whether its code names NV_STATUS or one of its values."""
+    finished: bool
+    """Whether each brace, comment and condition that it opens is closed. Not all that are cut short are told by this, and
+    conditions may open a brace twice: it takes a compiler to tell."""
 
 
 class Headers(NamedTuple):
@@ -146,22 +141,15 @@ class Headers(NamedTuple):
 
 def said(path: str, text: bytes) -> Said:
     """Read a header's text."""
-    if _describes_methods(path, text):
-        return Said(scan_includes(text), frozenset(_NO_METHOD.findall(text)), False)
-    names = set(_DEFINE.findall(text))
-    for named in _NAMED:
-        names.update(named.findall(text))
-    for declarators in _DECLARATORS:
-        for body in declarators.findall(text):
-            names.update(_WORD.findall(body))
-    return Said(scan_includes(text), frozenset(names), any(map(_in_code, _STATUS.finditer(text))))
-
-
-def _in_code(found: re.Match[bytes]) -> bool:
-    """Whether what stands before on the line begins no comment. Some comments are taken for code, and no code for one."""
-    text, at = found.string, found.start()
-    before = text[text.rfind(b"\n", 0, at) + 1 : at].lstrip()
-    return b"*/" in before or not before.startswith((b"*", b"/*", b"//"))
+    code = _NO_CODE.sub(b" ", _SPLICE.sub(b"", _without_methods(path, text)))
+    return Said(
+        scan_includes(text),
+        frozenset(_WORD.findall(code)),
+        _STATUS.search(code) is not None,
+        code.count(b"{") == code.count(b"}")
+        and len(_IF.findall(code)) == len(_ENDIF.findall(code))
+        and b"/*" not in code,
+    )
 
 
 def is_class(path: str) -> bool:
@@ -190,6 +178,8 @@ def prepare(path: str, text: bytes) -> bytes:
     except UnicodeDecodeError as error:
         line = text.count(b"\n", 0, error.start) + 1
         raise SourceError(f"{path}:{line}: not UTF-8 (byte {text[error.start]:#04x})") from None
-    if _describes_methods(path, text):
-        return _METHOD.sub(b"", text)
-    return text
+    return _without_methods(path, text)
+
+
+def _without_methods(path: str, text: bytes) -> bytes:
+    return _METHOD.sub(b"", text) if _describes_methods(path, text) else text

@@ -10,7 +10,8 @@ import pytest
 
 from nvproxy_model.drivers.parsing.headers import extract
 from nvproxy_model.drivers.parsing.scan import EMBEDDED, SDK, closure, prepare, scan_includes
-from nvproxy_model.drivers.release import Release
+from nvproxy_model.drivers.release import Release, Wanted
+from nvproxy_model.errors import SourceError
 from nvproxy_model.layout import Layout
 from tests.drivers.driver_world import TYPES
 
@@ -127,3 +128,13 @@ def test_labels_that_share_their_code_share_its_pointers() -> None:
         "C2": ("pHelped",),
         "C5": ("a.pOne", "pTwo"),
     }
+
+
+@pytest.mark.parametrize(
+    "text", ["struct S { int a;\n", "typedef int", "enum { A,\n", "void f(void) {\n", "int a[3\n", "struct S"]
+)
+def test_a_last_header_that_does_not_end_is_no_answer(text: str) -> None:
+    """The compiler notices where the lines begin that ask for names, or where they end."""
+    path = f"{SDK}/nvos.h"
+    with pytest.raises(SourceError, match=path):
+        extract({path: text.encode()}, Wanted(frozenset({"S"}), frozenset({"A"})))

@@ -121,7 +121,45 @@ def test_what_is_wrong_in_a_header_counts_where_it_declares_what_is_asked_for(tm
             source.release("1.1", Wanted(frozenset({"BROKEN"}), frozenset({"N"})))
 
 
+DECLARED = {
+    "an attribute before a tag": "struct __attribute__((packed)) WANTED { char a; short b; };",
+    "a comment with a semicolon before the name": "typedef struct { char a; } /* x; */ WANTED;",
+    "a comment with a brace in an enum": "enum { A, /* } */ B, WANTED };",
+    "a comment with a semicolon before an enum's body": "enum // x;\n{ A, WANTED };",
+    "a spliced name": "struct WAN\\\nTED { char a; };",
+    "a string that looks like a comment": '#define A "/*"\n#define WANTED 5\n#define B "*/"',
+    "a character that is a quote": "#define A '\"'\n#define WANTED 6 /* \" */",
+    "a struct of a class with methods": "#define NV0003_A 7:0\ntypedef volatile struct tag { NvU32 a; } WANTED;",
+    "an enumerator of a class with methods": "#define NV0003_A 7:0\nenum { WANTED = 2 };",
+}
+
+
+@pytest.mark.parametrize("how", DECLARED)
+def test_a_declaration_is_seen_however_it_is_written(how: str, tmp_path: Path) -> None:
+    files = tree(class__cl0003='#include "nvtypes.h"\n' + DECLARED[how] + "\n", version="1.1")
+    asked = Wanted(frozenset({"WANTED"}), frozenset({"WANTED"}))
+    with open_source(write(tmp_path / "t", files)) as source:
+        some, whole = source.release("1.1", asked, cache=False), source.release("1.1", cache=False)
+    assert "WANTED" in {*whole.structs, *whole.constants}
+    assert some.structs.get("WANTED") == whole.structs.get("WANTED")
+    assert some.constants.get("WANTED") == whole.constants.get("WANTED")
+
+
+def test_a_number_made_of_what_another_header_defines(tmp_path: Path) -> None:
+    """cl0002.h does not include cl0001.h, as whoever includes both need not mind."""
+    files = tree(class__cl0001="#define BASE 0x100\n", class__cl0002="#define WANTED (BASE + 1)\n", version="1.1")
+    with open_source(write(tmp_path / "t", files)) as source:
+        assert source.release("1.1", Wanted(frozenset(), frozenset({"WANTED"}))).constants == {"WANTED": 0x101}
+
+
+@pytest.mark.parametrize("rest", ["struct S { NvU32 a;\n", "#ifndef G\n", "/* begins\n", "#ifdef X\nenum { A\n"])
+def test_a_header_cut_short_before_what_is_asked_for_is_no_answer(rest: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "t", tree(class__cl0003=rest, version="1.1"))
+    with open_source(path) as source, pytest.raises(SourceError, match=r"1\.1: \S+\.h:"):
+        source.release("1.1", Wanted(frozenset({"LOST"}), frozenset()))
+
+
 def test_a_status_in_a_comment_is_none() -> None:
-    assert not scan.said("x.h", b" * returns NV_OK\n/* NV_ERR_X */\n  // NV_STATUS\n").uses_status
+    assert not scan.said("x.h", b"/* NV_ERR_X\n * returns NV_OK */\n  // NV_STATUS\n").uses_status
     assert scan.said("x.h", b"/* what */ NV_STATUS status;\n").uses_status
     assert scan.said("x.h", b"#define X NV_ERR_ODD\n").uses_status
