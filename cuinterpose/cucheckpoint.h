@@ -43,7 +43,10 @@ struct cucheckpoint_result {
 /* The endpoint of a process in a directory ($CUINTERPOSE_DIR of it): 0 or -errno, -ENOENT if it has none there. */
 int cucheckpoint_find(const char *directory, pid_t pid, char endpoint[108]);
 
-/* A connection, which the caller closes; or -errno.  One at a time takes steps. */
+/*
+ * A connection, which the caller closes; or -errno.  One at a time takes steps: while the process is with another, or has
+ * not yet seen it close, a step on this one is -EAGAIN and the process hangs up.  Try again on a new one.
+ */
 int cucheckpoint_open(const char *endpoint, unsigned int timeout_ms);
 
 /*

@@ -105,6 +105,11 @@ def _exchange(process: Process, file: File, argp: int, outer: bytes, entry: Entr
     return exchange.perform(RM_CONTROL_REQUEST, argument, params, (argument, params), _STATUS)
 
 
+def _half(decision: Decision, address: int, length: int) -> Decision:
+    """A size without a pointer, or a pointer without a size, which the driver could follow all the same."""
+    return refuse(decision.call, Why.NULL, None, Facts("paramsSize", length, found=f"params = {address:#x}"))
+
+
 def _decide(process: Process, entry: Entry, client: int, address: int, length: int) -> tuple[Decision, bytes | None]:
     """The decision, and the parameters if there are any."""
     decision, what = entry.decision, entry.plan
@@ -112,9 +117,7 @@ def _decide(process: Process, entry: Entry, client: int, address: int, length: i
         return decision, None
     if entry.decide is None:
         if bool(length) != bool(address):
-            return refuse(
-                decision.call, Why.NULL, None, Facts("paramsSize", length, found=f"params = {address:#x}")
-            ), None
+            return _half(decision, address, length), None
         if length > _MAX_PARAMS:
             return too_long(decision.call, length), None
         data = process.memory.read(address, length) if length else None
@@ -127,8 +130,10 @@ def _decide(process: Process, entry: Entry, client: int, address: int, length: i
             if what is not None and (what.roles or entry.handler.name):
                 return wrong, None
             return hardened.refuse(decision.call, nv.NV_ERR_INVALID_ARGUMENT, wrong.facts or Facts()), None
+        if address and not length:
+            return _half(decision, address, length), None
         data = process.memory.read(address, length) if length else None
-        decision = entry.decide(data, process.fds)
+        decision = entry.decide(data or b"", process.fds)
     if decision.allowed and process.events is not None and data is not None:
         decision = process.events.control(decision, client, data, process.graph)
         decision = check_memory(process, check_clients(process, decision, data), client, data)

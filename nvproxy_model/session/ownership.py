@@ -17,6 +17,7 @@ from nvproxy_model.abi.constants import (
     NV01_MEMORY_SYSTEM,
     NV01_MEMORY_SYSTEM_OS_DESCRIPTOR,
     NV2081_BINAPI,
+    NV_ERR_INVALID_ARGUMENT,
     NV_ERR_INVALID_CLIENT,
     NV_ERR_INVALID_OBJECT_HANDLE,
     NV_ERR_NOT_SUPPORTED,
@@ -71,6 +72,8 @@ def check_clients(process: Process, decision: Decision, data: bytes) -> Decision
     for field, offset, count in fields:
         if rule.name == "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS":
             count = min(count, _u32(data, 4)[0])  # numChannels: what lies beyond is not read
+        if offset + 4 * count > len(data):
+            return _too_short(decision, data, field)
         for index in range(count):
             (client,) = _u32(data, offset + 4 * index)
             if client and not process.graph.has_client(client):
@@ -80,12 +83,20 @@ def check_clients(process: Process, decision: Decision, data: bytes) -> Decision
     return decision
 
 
+def _too_short(decision: Decision, data: bytes, field: str) -> Decision:
+    """Where a release's size of the parameters is not known they may end before the field; its driver refuses that (control.c)."""
+    facts = Facts("paramsSize", len(data), f"a size that holds {field}")
+    return hardened.refuse(decision.call, NV_ERR_INVALID_ARGUMENT, facts)
+
+
 def check_memory(process: Process, decision: Decision, client: int, data: bytes) -> Decision:
     """Memory that a profiler or debugger names is memory of the caller, of a class that holds no registers."""
     rule = decision.call.rule
     if rule is None or not decision.allowed:
         return decision
     for field, offset in _MEMORY.get(rule.name, ()):
+        if offset + 4 > len(data):
+            return _too_short(decision, data, field)
         (handle,) = _u32(data, offset)
         found = process.graph.get(client, handle)
         if found is None or found.hclass not in _MEMORY_CLASSES[rule.name]:

@@ -24,7 +24,7 @@ from nvproxy_model.testing import FakeDriver, GuestCall, Memory, apply
 from tests import ROOT
 
 ALL = "all,profiling,rdma,fabric-imex-mgmt"
-LAZY = ["", ".abi", ".drivers.compare", ".drivers.sources", ".live", ".policy", ".session"]
+LAZY = ["", ".abi", ".drivers.compare", ".drivers.facts", ".drivers.sources", ".live", ".policy", ".session"]
 FDS = {7: File("frontend", host_fd=1042)}
 
 

@@ -83,7 +83,7 @@ def test_a_compiler_agrees_with_every_size_offset_and_constant(
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("SKIPPED, NOT PROVED: no gcc on this machine")
-    files = source.closure(source.files(release.version), True)
+    files = source.closure(source.files(release.version), True).files
     contents = source.read(files.values())
     for path, blob in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
