@@ -29,7 +29,7 @@ NOT_RECORDED: Final = "not recorded"
 _CALLS: Final = 1 << 13
 """Distinct calls whose names and structs are remembered."""
 _KEPT: Final = 32 << 20
-"""Bytes of JSON that are remembered by the bytes which they stand for: programs ask the same questions over and over."""
+"""Bytes of JSON that are remembered, with the bytes which they stand for: programs ask the same questions over and over."""
 
 _INNER: Final = {NV_ESC_RM_CONTROL: "command", NV_ESC_RM_ALLOC: "class"}
 _ROLES: Final = (
@@ -212,7 +212,7 @@ class Decoder:
         found = struct.known.get((before, after))
         if found is None:
             found = self._read(struct, before, after)
-            self._room -= len(found.text)
+            self._room -= len(found.text) + len(before or b"") + len(after or b"")
             if self._room >= 0:
                 struct.known[before, after] = found
             else:

@@ -89,6 +89,17 @@ def test_a_line_is_the_record_whatever_is_remembered(kept: int, catalog: Catalog
     assert sum(len(part.text) for struct in decoder._structs.values() for part in struct.known.values()) <= kept
 
 
+def test_what_is_remembered_counts_with_bytes_that_no_field_has(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call may bring far more bytes than its struct has fields for."""
+    monkeypatch.setattr(decoder_module, "_KEPT", 1 << 20)
+    decoder = Decoder(catalog)
+    for n in range(70):
+        decoder.line(record(key="0x2080012b", par0=(n.to_bytes(4, "little") + bytes(1 << 16)).hex()))
+    held = [data for struct in decoder._structs.values() for key in struct.known for data in key if data is not None]
+    assert held
+    assert sum(map(len, held)) <= 1 << 20
+
+
 def test_every_call_is_decoded_as_far_as_public_facts_go(trace: Path, catalog: Catalog) -> None:
     decoder = Decoder(catalog)
     nameless = set()
