@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from nvproxy_model import ioctl
-from nvproxy_model.policy.handlers import offset
+from nvproxy_model.policy.handlers import offset, reader
 from nvproxy_model.session.ports import Buffer
 from nvproxy_model.structs.nvos import NVOS54_PARAMETERS
 
@@ -22,9 +22,9 @@ GET_HANDLE_INFO: Final = 0xD02
 # ctrl0000client.h: NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS: hObject, index, data.
 _PARAMS: Final = struct.Struct("<IIQ")
 _PARENT, _CLASS = 1, 2
-_CONTROL: Final = struct.Struct("<IIIIQII")
-_REQUEST: Final = ioctl.request(0x2A, _CONTROL.size)
+_REQUEST: Final = ioctl.request(0x2A, NVOS54_PARAMETERS.sizeof())
 _AT: Final = offset(NVOS54_PARAMETERS, "params")
+_status: Final = reader(NVOS54_PARAMETERS, "status")
 
 
 class Answer(NamedTuple):
@@ -42,8 +42,9 @@ def ask(host: Callable[[int, Buffer], int], client: int, handle: int) -> Answer 
     answers = []
     for index in (_PARENT, _CLASS):
         params = Buffer(bytearray(_PARAMS.pack(handle, index, 0)))
-        arg = Buffer(bytearray(_CONTROL.pack(client, client, GET_HANDLE_INFO, 0, 0, _PARAMS.size, 0)), {_AT: params})
-        if host(_REQUEST, arg) or _CONTROL.unpack(arg.data)[-1]:
+        asked = NVOS54_PARAMETERS.make(hClient=client, hObject=client, cmd=GET_HANDLE_INFO, paramsSize=_PARAMS.size)
+        arg = Buffer(bytearray(asked), {_AT: params})
+        if host(_REQUEST, arg) or _status(arg.data)[0]:
             return None
         answers.append(_PARAMS.unpack(params.data)[2] & 0xFFFFFFFF)
     return Answer(*answers)

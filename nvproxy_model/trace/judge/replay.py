@@ -24,6 +24,7 @@ from nvproxy_model.abi.escapes import (
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.fields import CStruct, Fd, FileKind
 from nvproxy_model.policy.decision import Decision, Why
+from nvproxy_model.policy.handlers import reader
 from nvproxy_model.policy.plan import plan
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.session.ports import Buffer, File, Files
@@ -45,13 +46,16 @@ _PROCESSES: Final = 1 << 12
 """Processes that are followed at once."""
 _INHERITED: Final = 1 << 18
 """Descriptors that all forks together may hand on. Beyond it a child begins without them, and counts as skipped."""
-_CONTROL: Final = struct.Struct("<IIIIQII")
-_ALLOC: Final = struct.Struct("<IIIIQQIII4x")
-_OLD_ALLOC: Final = struct.Struct("<IIIIQII")
-_WHOLE: Final = {"control": (_CONTROL.size,), "alloc": (_ALLOC.size, _OLD_ALLOC.size)}
+_CONTROL: Final = nvos.NVOS54_PARAMETERS.sizeof()
+_ALLOC, _OLD_ALLOC = nvos.NVOS64_PARAMETERS.sizeof(), nvos.NVOS21_PARAMETERS.sizeof()
+_WHOLE: Final = {"control": (_CONTROL,), "alloc": (_ALLOC, _OLD_ALLOC)}
 """Sizes of the argument that a record of the kind can have."""
-_FREE: Final = struct.Struct("<IIII")
-_DUP: Final = struct.Struct("<IIIIIII")
+_FREE, _DUP = nvos.NVOS00_PARAMETERS.sizeof(), nvos.NVOS55_PARAMETERS.sizeof()
+_control: Final = reader(nvos.NVOS54_PARAMETERS, "hClient", "hObject", "paramsSize")
+_alloc: Final = struct.Struct("<IIII").unpack_from
+"""hRoot, hObjectParent, hObjectNew, hClass: how both forms begin."""
+_free: Final = reader(nvos.NVOS00_PARAMETERS, "hRoot", "hObjectOld", "status")
+_dup: Final = reader(nvos.NVOS55_PARAMETERS, "hClient", "hParent", "hObject", "hClientSrc", "hObjectSrc", "status")
 
 
 class _Places(NamedTuple):
@@ -166,7 +170,7 @@ class _Recording:
             return rec.err
         if arg is not None and rec.top is not None:
             answer = rec.top
-            if ioctl.number(request) == NV_ESC_RM_ALLOC and len(answer) == _OLD_ALLOC.size:
+            if ioctl.number(request) == NV_ESC_RM_ALLOC and len(answer) == _OLD_ALLOC:
                 answer = _wide(answer)
             arg.data[: len(answer)] = answer[: len(arg.data)]
             inner = next(iter(arg.pointers.values()), None) if rec.kind in ("control", "alloc") else None
@@ -193,8 +197,7 @@ def _kept(after: bytes | None, before: bytes | None, own: tuple[tuple[int, int],
 
 
 def _wide(old: bytes) -> bytes:
-    root, parent, new, hclass, params, size, status = _OLD_ALLOC.unpack(old)
-    return _ALLOC.pack(root, parent, new, hclass, params, 0, size, 0, status)
+    return nvos.NVOS64_PARAMETERS.make(**nvos.NVOS21_PARAMETERS.read(old))
 
 
 @dataclass(slots=True)
@@ -387,8 +390,8 @@ class Replay:
     def _whole(self, rec: Record) -> bytes:
         """The parameters as long as the call says: what the recorder cut off is supplied."""
         data = rec.par0 or b""
-        whole = rec.kind == "control" and len(rec.top0 or b"") == _CONTROL.size
-        size = rec.psize or (_CONTROL.unpack(rec.top0 or b"")[5] if whole else 0)
+        whole = rec.kind == "control" and len(rec.top0 or b"") == _CONTROL
+        size = rec.psize or (_control(rec.top0 or b"")[2] if whole else 0)
         if rec.fl & TRUNCATED and len(data) < size <= 1 << 20:
             return data + bytes(size - len(data))
         return data
@@ -440,8 +443,8 @@ class Replay:
         """What a refused call did in the program's world, so that what builds on it finds it."""
         graph = process.session.graph
         top = rec.top or b""
-        if rec.kind == "alloc" and not rec.status and len(top) in (_ALLOC.size, _OLD_ALLOC.size):
-            root, parent, new, hclass = struct.unpack_from("<IIII", top)
+        if rec.kind == "alloc" and not rec.status and len(top) in (_ALLOC, _OLD_ALLOC):
+            root, parent, new, hclass = _alloc(top)
             if self._is_client(hclass):
                 graph.add_client(new, hclass, process.fds.get(rec.fd))
             else:
@@ -492,19 +495,17 @@ class Replay:
         top = rec.top or b""
         graph = process.session.graph
         if rec.kind == "alloc" and not rec.status and len(top) >= 16:
-            root, parent, new, hclass = struct.unpack_from("<IIII", top)
+            root, parent, new, hclass = _alloc(top)
             client = new if self._is_client(hclass) else root
             self._objects[client, new] = (hclass, 0 if client == new else parent)
             self._known.add((client, new))
-        elif (
-            rec.kind == "fe" and rec.key == NV_ESC_RM_DUP_OBJECT and len(top) == _DUP.size and not _DUP.unpack(top)[-1]
-        ):
-            client, parent, new, source_client, source, _, _ = _DUP.unpack(top)
+        elif rec.kind == "fe" and rec.key == NV_ESC_RM_DUP_OBJECT and len(top) == _DUP and not _dup(top)[-1]:
+            client, parent, new, source_client, source, _ = _dup(top)
             if (source_client, source) in self._objects:
                 self._objects[client, new] = (self._objects[source_client, source][0], parent)
                 self._known.add((client, new))
-        elif rec.kind == "fe" and rec.key == NV_ESC_RM_FREE and len(top) == _FREE.size and not _FREE.unpack(top)[3]:
-            client, _, handle, _ = _FREE.unpack(top)
+        elif rec.kind == "fe" and rec.key == NV_ESC_RM_FREE and len(top) == _FREE and not _free(top)[-1]:
+            client, handle, _ = _free(top)
             # Its number may come back by a way that nvproxy does not follow: an import from a descriptor.
             self._known.discard((client, handle))
         elif rec.kind == "fe" and rec.key in _ALLOCATES and not _word(top, _ALLOCATES[rec.key].status):
@@ -515,9 +516,9 @@ class Replay:
                 None if where.parent is None else _word(top, where.parent),
             )
             self._known.add(key)
-        elif rec.kind == "control" and not rec.status and len(top) == _CONTROL.size:
+        elif rec.kind == "control" and not rec.status and len(top) == _CONTROL:
             # The driver answered for this object, so it was alive: the session's graph must have it if it ever had.
-            client, handle = _CONTROL.unpack(top)[:2]
+            client, handle, _ = _control(top)
             if (client, handle) in self._known and graph.get(client, handle) is None:
                 self._add(
                     self.divergences, rec, f"the driver still had object {client:#x}:{handle:#x}, the session has not"
