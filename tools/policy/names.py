@@ -227,7 +227,7 @@ _MEANING: Final = {
 
 def status_note(number: int) -> str | None:
     """An NV status in a sentence, or None for a number that is not one."""
-    name = names.ever().statuses.get(number)
+    name = names.ever_status(number)
     if name is None:
         return None
     meaning = _MEANING.get(number)
