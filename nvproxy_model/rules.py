@@ -1,5 +1,9 @@
 """A rule row: which number uses which struct, for whom, since which release. Rows are data; `policy` resolves
-them."""
+them.
+
+A row names its struct: with its header's module (``"nvos.NVOS54_PARAMETERS"``) where this model defines it, which is
+imported when the row is first asked for it, and alone (``"NV2080_CTRL_GPU_GET_ID_PARAMS"``) where it is only passed on.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from nvproxy_model.fields import CStruct, Scalar
 from nvproxy_model.followed import LATER
 from nvproxy_model.lifetime import Lineage, Releases, alive, releases
 from nvproxy_model.naming import TABLES, Table, params_name
+from nvproxy_model.structs import named
 
 __all__ = ["BY_NAME", "TABLES", "Rule", "Table", "active", "alloc", "control", "frontend", "reject", "uvm"]
 
@@ -28,8 +33,8 @@ class Rule:
     """One number of one table over one span of releases.
 
     ``table``, ``number``, ``name``: what is asked, as NVIDIA numbers and names it. ``caps``: any one of these
-    admits the call. ``params``: the argument or parameter struct where this model defines it; ``struct``: its
-    name as NVIDIA spells it, also where the model only passes it on. ``handler``: the one escape hatch, for what
+    admits the call. ``struct``: the argument or parameter struct as NVIDIA spells it, ``header``: the module of
+    `nvproxy_model.structs` that defines it, None where the model only passes it on. ``handler``: the one escape hatch, for what
     roles cannot say: the name of a `nvproxy_model.policy.handlers.Handler`. ``since``, ``until``: the releases
     where the row begins and ends. ``rejected``: the row refuses every call, with the NV status ``status``, or
     EINVAL for None. ``why``: why it refuses, or what a reader should know; it becomes part of a decision's
@@ -44,7 +49,7 @@ class Rule:
     number: int
     name: str
     caps: Caps
-    params: CStruct | Scalar | None = None
+    header: str | None = None
     struct: str | None = None
     handler: str | None = None
     since: tuple[str, ...] = ()
@@ -60,13 +65,21 @@ class Rule:
         """Whether the row holds at that release."""
         return alive(self.since, self.until, version)
 
+    @property
+    def params(self) -> CStruct | Scalar | None:
+        """The struct where this model defines it. Raises DefinitionError if it does not, although the row says so."""
+        found: CStruct | Scalar | None = None if self.header is None else named(f"{self.header}.{self.struct}")
+        return found
+
     def params_at(self, version: Lineage) -> CStruct | Scalar | None:
         """The parameter struct as it is in that release."""
-        return self.params.at(version) if isinstance(self.params, CStruct) else self.params
+        params = self.params
+        return params.at(version) if isinstance(params, CStruct) else params
 
     def struct_at(self, version: Lineage) -> str | None:
         """The name of the parameter struct in that release."""
-        return self.params.ctype_at(version) if isinstance(self.params, CStruct) else self.struct
+        params = self.params
+        return params.ctype_at(version) if isinstance(params, CStruct) else self.struct
 
 
 def _rule(
@@ -74,7 +87,7 @@ def _rule(
     number: int,
     name: str,
     caps: Caps,
-    params: CStruct | Scalar | str | None,
+    params: str | None,
     since: Releases,
     until: Releases,
     **rest: Any,
@@ -84,16 +97,17 @@ def _rule(
     later = rest.get("later")
     if later is not None and later not in LATER:
         raise DefinitionError(f"{table} {number:#x} {name}: nvproxy_model/followed.py has no entry {later!r}")
-    struct = params if params is None or isinstance(params, str) else params.ctype
-    defined = None if isinstance(params, str) else params
-    return Rule(table, number, name, caps, defined, struct, since=releases(since), until=releases(until), **rest)
+    header, dot, struct = (None, "", None) if params is None else params.rpartition(".")
+    return Rule(
+        table, number, name, caps, header if dot else None, struct, since=releases(since), until=releases(until), **rest
+    )
 
 
 def frontend(
     number: int,
     name: str,
     caps: Caps,
-    params: CStruct | str | None,
+    params: str | None,
     *,
     handler: str | None = None,
     since: Releases = (),
@@ -109,7 +123,7 @@ def uvm(
     number: int,
     name: str,
     caps: Caps,
-    params: CStruct | str | None,
+    params: str | None,
     *,
     handler: str | None = None,
     since: Releases = (),
@@ -124,7 +138,7 @@ def control(
     number: int,
     name: str,
     caps: Caps,
-    params: CStruct | str | None = BY_NAME,
+    params: str | None = BY_NAME,
     *,
     handler: str | None = None,
     since: Releases = (),
@@ -135,14 +149,16 @@ def control(
 ) -> Rule:
     """A control command of NV_ESC_RM_CONTROL. A struct with no fd and no buffer in it is passed through at
     any size."""
-    return _rule("control", number, name, caps, params, since, until, handler=handler, opt_in=opt_in, why=why, later=later)
+    return _rule(
+        "control", number, name, caps, params, since, until, handler=handler, opt_in=opt_in, why=why, later=later
+    )
 
 
 def alloc(
     number: int,
     name: str,
     caps: Caps,
-    params: CStruct | Scalar | str | None,
+    params: str | None,
     *,
     handler: str | None = None,
     since: Releases = (),
@@ -158,7 +174,7 @@ def reject(
     table: Table,
     number: int,
     name: str,
-    params: CStruct | str | None = BY_NAME,
+    params: str | None = BY_NAME,
     *,
     status: int | None,
     why: str,
@@ -172,8 +188,7 @@ def reject(
 
 
 def active(rows: Iterable[Rule], version: Lineage) -> Mapping[int, Rule]:
-    """The rows of one table at one release, by number. Raises DefinitionError when two claim the same number.
-    """
+    """The rows of one table at one release, by number. Raises DefinitionError when two claim the same number."""
     table: dict[int, Rule] = {}
     for row in rows:
         if row.active(version):

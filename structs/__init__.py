@@ -1,13 +1,18 @@
-"""NVIDIA's structs, one module a header, with what their fields mean to a proxy."""
+"""NVIDIA's structs, one module a header, with what their fields mean to a proxy.
+
+Rows and handlers name a struct with its module, as ``"nvos.NVOS54_PARAMETERS"``: `named` imports it when it is first needed.
+"""
 
 from __future__ import annotations
 
 import functools
 from importlib import import_module
+from typing import Any
 
-from nvproxy_model.fields import CStruct, CUnion
+from nvproxy_model.errors import DefinitionError
+from nvproxy_model.fields import CStruct, CUnion, Scalar
 
-__all__ = ["HEADERS", "every", "home"]
+__all__ = ["HEADERS", "every", "home", "named"]
 
 HEADERS = (
     "alloc_channel",
@@ -63,12 +68,23 @@ HEADERS = (
     "nvos",
     "nvstatus",
     "nvstatuscodes",
+    "nvtypes",
     "rs_access",
     "uvm_ioctl",
     "uvm_linux_ioctl",
     "uvm_types",
 )
 """The modules, sorted."""
+
+
+@functools.cache
+def named(place: str) -> Any:
+    """The CStruct, CUnion or Scalar that a module defines, by both their names. Raises DefinitionError if it has none."""
+    header, _, name = place.rpartition(".")
+    found = getattr(import_module(f"{__name__}.{header}"), name, None) if header in HEADERS else None
+    if not isinstance(found, (CStruct, CUnion, Scalar)):
+        raise DefinitionError(f"{place}: nvproxy_model/structs has no such struct")
+    return found
 
 
 @functools.cache

@@ -2,13 +2,6 @@
 
 from nvproxy_model.caps import Caps
 from nvproxy_model.rules import Rule, control, reject
-from nvproxy_model.structs.ctrl83dedebug import NV83DE_CTRL_DEBUG_READ_MEMORY_PARAMS
-from nvproxy_model.structs.ctrl90cd import (
-    NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS,
-    NV_EVENT_BUFFER_CTRL_CMD_POST_TELEMETRY_EVENT_PARAMS,
-    NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS,
-)
-from nvproxy_model.structs.ctrl503c import NV503C_CTRL_REGISTER_VA_SPACE_PARAMS
 from nvproxy_model.structs.nvstatuscodes import NV_ERR_NOT_SUPPORTED
 
 COMPUTE, GRAPHICS, UTILITY, VIDEO, PROFILING = Caps.COMPUTE, Caps.GRAPHICS, Caps.UTILITY, Caps.VIDEO, Caps.PROFILING
@@ -18,7 +11,7 @@ ENGINE: tuple[Rule, ...] = (
         0x503C0102,
         "NV503C_CTRL_CMD_REGISTER_VA_SPACE",
         COMPUTE | UTILITY,
-        NV503C_CTRL_REGISTER_VA_SPACE_PARAMS,
+        "ctrl503c.NV503C_CTRL_REGISTER_VA_SPACE_PARAMS",
         handler="register_va_space",
     ),
     control(0x503C0104, "NV503C_CTRL_CMD_REGISTER_VIDMEM", COMPUTE | UTILITY),
@@ -27,7 +20,12 @@ ENGINE: tuple[Rule, ...] = (
     control(0x83DE0309, "NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK", COMPUTE | UTILITY),
     control(0x83DE030C, "NV83DE_CTRL_CMD_DEBUG_READ_ALL_SM_ERROR_STATES", COMPUTE | UTILITY),
     control(0x83DE0310, "NV83DE_CTRL_CMD_DEBUG_CLEAR_ALL_SM_ERROR_STATES", COMPUTE | UTILITY),
-    control(0x83DE0315, "NV83DE_CTRL_CMD_DEBUG_READ_MEMORY", COMPUTE | UTILITY, NV83DE_CTRL_DEBUG_READ_MEMORY_PARAMS),
+    control(
+        0x83DE0315,
+        "NV83DE_CTRL_CMD_DEBUG_READ_MEMORY",
+        COMPUTE | UTILITY,
+        "ctrl83dedebug.NV83DE_CTRL_DEBUG_READ_MEMORY_PARAMS",
+    ),
     control(
         0x83DE0317,
         "NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT",
@@ -55,14 +53,14 @@ ENGINE: tuple[Rule, ...] = (
         0x90CD0101,
         "NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS",
         PROFILING,
-        NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS,
+        "ctrl90cd.NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS",
         later="14005",
     ),
     control(
         0x90CD0102,
         "NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET",
         PROFILING,
-        NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS,
+        "ctrl90cd.NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS",
         later="14005",
     ),
     reject(
@@ -78,7 +76,7 @@ ENGINE: tuple[Rule, ...] = (
         "control",
         0x90CD0105,
         "NV_EVENT_BUFFER_CTRL_CMD_POST_TELEMETRY_EVENT",
-        NV_EVENT_BUFFER_CTRL_CMD_POST_TELEMETRY_EVENT_PARAMS,
+        "ctrl90cd.NV_EVENT_BUFFER_CTRL_CMD_POST_TELEMETRY_EVENT_PARAMS",
         status=NV_ERR_NOT_SUPPORTED,
         why="it would let a program write records of its own into the buffer; no driver implements it",
     ),

@@ -3,33 +3,6 @@
 from nvproxy_model.abi import escapes
 from nvproxy_model.caps import Caps
 from nvproxy_model.rules import Rule, frontend, reject
-from nvproxy_model.structs.nv_ioctl import (
-    nv_ioctl_alloc_os_event_t,
-    nv_ioctl_export_to_dma_buf_fd_t,
-    nv_ioctl_free_os_event_t,
-    nv_ioctl_register_fd_t,
-    nv_ioctl_rm_api_version_t,
-    nv_ioctl_sys_params_t,
-    nv_ioctl_wait_open_complete_t,
-)
-from nvproxy_model.structs.nv_unix_nvos_params_wrappers import (
-    nv_ioctl_nvos02_parameters_with_fd,
-    nv_ioctl_nvos33_parameters_with_fd,
-)
-from nvproxy_model.structs.nvos import (
-    NVOS00_PARAMETERS,
-    NVOS30_PARAMETERS,
-    NVOS32_PARAMETERS,
-    NVOS34_PARAMETERS,
-    NVOS39_PARAMETERS,
-    NVOS46_PARAMETERS,
-    NVOS47_PARAMETERS,
-    NVOS54_PARAMETERS,
-    NVOS55_PARAMETERS,
-    NVOS56_PARAMETERS,
-    NVOS57_PARAMETERS,
-    NVOS64_PARAMETERS,
-)
 
 COMPUTE, GRAPHICS, UTILITY, VIDEO, RDMA = Caps.COMPUTE, Caps.GRAPHICS, Caps.UTILITY, Caps.VIDEO, Caps.RDMA
 
@@ -38,70 +11,85 @@ FRONTEND: tuple[Rule, ...] = (
         escapes.NV_ESC_RM_ALLOC_MEMORY,
         "NV_ESC_RM_ALLOC_MEMORY",
         COMPUTE | GRAPHICS | UTILITY,
-        nv_ioctl_nvos02_parameters_with_fd,
+        "nv_unix_nvos_params_wrappers.nv_ioctl_nvos02_parameters_with_fd",
         handler="alloc_memory",
     ),
-    frontend(escapes.NV_ESC_RM_FREE, "NV_ESC_RM_FREE", COMPUTE | UTILITY, NVOS00_PARAMETERS, handler="free"),
-    frontend(escapes.NV_ESC_RM_CONTROL, "NV_ESC_RM_CONTROL", COMPUTE | UTILITY, NVOS54_PARAMETERS, handler="control"),
-    frontend(escapes.NV_ESC_RM_ALLOC, "NV_ESC_RM_ALLOC", COMPUTE | UTILITY, NVOS64_PARAMETERS, handler="alloc"),
+    frontend(escapes.NV_ESC_RM_FREE, "NV_ESC_RM_FREE", COMPUTE | UTILITY, "nvos.NVOS00_PARAMETERS", handler="free"),
     frontend(
-        escapes.NV_ESC_RM_DUP_OBJECT, "NV_ESC_RM_DUP_OBJECT", COMPUTE | UTILITY, NVOS55_PARAMETERS, handler="dup_object"
+        escapes.NV_ESC_RM_CONTROL, "NV_ESC_RM_CONTROL", COMPUTE | UTILITY, "nvos.NVOS54_PARAMETERS", handler="control"
     ),
-    frontend(escapes.NV_ESC_RM_SHARE, "NV_ESC_RM_SHARE", COMPUTE | UTILITY, NVOS57_PARAMETERS),
-    frontend(escapes.NV_ESC_RM_IDLE_CHANNELS, "NV_ESC_RM_IDLE_CHANNELS", GRAPHICS, NVOS30_PARAMETERS),
+    frontend(escapes.NV_ESC_RM_ALLOC, "NV_ESC_RM_ALLOC", COMPUTE | UTILITY, "nvos.NVOS64_PARAMETERS", handler="alloc"),
+    frontend(
+        escapes.NV_ESC_RM_DUP_OBJECT,
+        "NV_ESC_RM_DUP_OBJECT",
+        COMPUTE | UTILITY,
+        "nvos.NVOS55_PARAMETERS",
+        handler="dup_object",
+    ),
+    frontend(escapes.NV_ESC_RM_SHARE, "NV_ESC_RM_SHARE", COMPUTE | UTILITY, "nvos.NVOS57_PARAMETERS"),
+    frontend(escapes.NV_ESC_RM_IDLE_CHANNELS, "NV_ESC_RM_IDLE_CHANNELS", GRAPHICS, "nvos.NVOS30_PARAMETERS"),
     frontend(
         escapes.NV_ESC_RM_VID_HEAP_CONTROL,
         "NV_ESC_RM_VID_HEAP_CONTROL",
         COMPUTE | UTILITY,
-        NVOS32_PARAMETERS,
+        "nvos.NVOS32_PARAMETERS",
         handler="vid_heap_control",
     ),
     frontend(
         escapes.NV_ESC_RM_MAP_MEMORY,
         "NV_ESC_RM_MAP_MEMORY",
         COMPUTE | UTILITY,
-        nv_ioctl_nvos33_parameters_with_fd,
+        "nv_unix_nvos_params_wrappers.nv_ioctl_nvos33_parameters_with_fd",
         handler="map_memory",
     ),
-    frontend(escapes.NV_ESC_RM_UNMAP_MEMORY, "NV_ESC_RM_UNMAP_MEMORY", COMPUTE | UTILITY, NVOS34_PARAMETERS),
+    frontend(escapes.NV_ESC_RM_UNMAP_MEMORY, "NV_ESC_RM_UNMAP_MEMORY", COMPUTE | UTILITY, "nvos.NVOS34_PARAMETERS"),
     frontend(
         escapes.NV_ESC_RM_ALLOC_CONTEXT_DMA2,
         "NV_ESC_RM_ALLOC_CONTEXT_DMA2",
         GRAPHICS,
-        NVOS39_PARAMETERS,
+        "nvos.NVOS39_PARAMETERS",
         handler="alloc_context_dma2",
     ),
-    frontend(escapes.NV_ESC_RM_MAP_MEMORY_DMA, "NV_ESC_RM_MAP_MEMORY_DMA", GRAPHICS | VIDEO, NVOS46_PARAMETERS),
-    frontend(escapes.NV_ESC_RM_UNMAP_MEMORY_DMA, "NV_ESC_RM_UNMAP_MEMORY_DMA", GRAPHICS | VIDEO, NVOS47_PARAMETERS),
+    frontend(escapes.NV_ESC_RM_MAP_MEMORY_DMA, "NV_ESC_RM_MAP_MEMORY_DMA", GRAPHICS | VIDEO, "nvos.NVOS46_PARAMETERS"),
+    frontend(
+        escapes.NV_ESC_RM_UNMAP_MEMORY_DMA, "NV_ESC_RM_UNMAP_MEMORY_DMA", GRAPHICS | VIDEO, "nvos.NVOS47_PARAMETERS"
+    ),
     frontend(
         escapes.NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
         "NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO",
         COMPUTE | UTILITY,
-        NVOS56_PARAMETERS,
+        "nvos.NVOS56_PARAMETERS",
     ),
     frontend(escapes.NV_ESC_CARD_INFO, "NV_ESC_CARD_INFO", COMPUTE | UTILITY, "nv_ioctl_card_info_t"),
     frontend(
-        escapes.NV_ESC_REGISTER_FD, "NV_ESC_REGISTER_FD", COMPUTE | UTILITY, nv_ioctl_register_fd_t, handler="in_only"
+        escapes.NV_ESC_REGISTER_FD,
+        "NV_ESC_REGISTER_FD",
+        COMPUTE | UTILITY,
+        "nv_ioctl.nv_ioctl_register_fd_t",
+        handler="in_only",
     ),
     frontend(
         escapes.NV_ESC_ALLOC_OS_EVENT,
         "NV_ESC_ALLOC_OS_EVENT",
         COMPUTE | UTILITY,
-        nv_ioctl_alloc_os_event_t,
+        "nv_ioctl.nv_ioctl_alloc_os_event_t",
         handler="os_event",
     ),
     frontend(
         escapes.NV_ESC_FREE_OS_EVENT,
         "NV_ESC_FREE_OS_EVENT",
         COMPUTE | UTILITY,
-        nv_ioctl_free_os_event_t,
+        "nv_ioctl.nv_ioctl_free_os_event_t",
         handler="os_event",
     ),
     frontend(
-        escapes.NV_ESC_CHECK_VERSION_STR, "NV_ESC_CHECK_VERSION_STR", COMPUTE | UTILITY, nv_ioctl_rm_api_version_t
+        escapes.NV_ESC_CHECK_VERSION_STR,
+        "NV_ESC_CHECK_VERSION_STR",
+        COMPUTE | UTILITY,
+        "nv_ioctl.nv_ioctl_rm_api_version_t",
     ),
     frontend(escapes.NV_ESC_ATTACH_GPUS_TO_FD, "NV_ESC_ATTACH_GPUS_TO_FD", COMPUTE | UTILITY, "NvU32"),
-    frontend(escapes.NV_ESC_SYS_PARAMS, "NV_ESC_SYS_PARAMS", COMPUTE | UTILITY, nv_ioctl_sys_params_t),
+    frontend(escapes.NV_ESC_SYS_PARAMS, "NV_ESC_SYS_PARAMS", COMPUTE | UTILITY, "nv_ioctl.nv_ioctl_sys_params_t"),
     reject(
         "frontend",
         escapes.NV_ESC_NUMA_INFO,
@@ -115,14 +103,14 @@ FRONTEND: tuple[Rule, ...] = (
         escapes.NV_ESC_EXPORT_TO_DMABUF_FD,
         "NV_ESC_EXPORT_TO_DMABUF_FD",
         RDMA,
-        nv_ioctl_export_to_dma_buf_fd_t,
+        "nv_ioctl.nv_ioctl_export_to_dma_buf_fd_t",
         handler="export_to_dmabuf_fd",
     ),
     frontend(
         escapes.NV_ESC_WAIT_OPEN_COMPLETE,
         "NV_ESC_WAIT_OPEN_COMPLETE",
         COMPUTE | UTILITY,
-        nv_ioctl_wait_open_complete_t,
+        "nv_ioctl.nv_ioctl_wait_open_complete_t",
         since="550.40.07",
     ),
 )

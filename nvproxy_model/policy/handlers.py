@@ -10,7 +10,7 @@ import functools
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from nvproxy_model.abi import constants as nv
 from nvproxy_model.errors import DefinitionError
@@ -19,16 +19,7 @@ from nvproxy_model.policy.decision import Call, Copy, Decision, Facts, FdLookup,
 from nvproxy_model.policy.generate import Decider
 from nvproxy_model.policy.refusals import refuse
 from nvproxy_model.rules import Rule, Table
-from nvproxy_model.structs.ctrl0000system import NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS as BUILD_VERSION
-from nvproxy_model.structs.nv_unix_nvos_params_wrappers import nv_ioctl_nvos02_parameters_with_fd as nvos02_fd
-from nvproxy_model.structs.nvos import (
-    NVOS21_PARAMETERS,
-    NVOS32_PARAMETERS,
-    NVOS54_PARAMETERS,
-    NVOS64_PARAMETERS,
-)
-from nvproxy_model.structs.uvm_ioctl import UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS
-from nvproxy_model.structs.uvm_linux_ioctl import UVM_INITIALIZE_PARAMS
+from nvproxy_model.structs import named
 
 __all__ = [
     "HANDLERS",
@@ -70,16 +61,41 @@ def reader(of: CStruct, *paths: str) -> Callable[[bytes | bytearray], tuple[Any,
     return struct.Struct(f"{text}{of.sizeof() - end}x").unpack
 
 
-@dataclass(frozen=True, slots=True)
+class _View(NamedTuple):
+    """Some members of a struct: its size in bytes, the function that reads them, the offset of each."""
+
+    size: int
+    read: Callable[[bytes | bytearray], tuple[Any, ...]]
+    at: tuple[int, ...]
+
+
+@functools.cache
+def _view(place: str, *paths: str) -> _View:
+    """These members of the struct that is `named` so, worked out when a call first needs it."""
+    of = named(place)
+    return _View(of.sizeof(), reader(of, *paths), tuple(offset(of, path) for path in paths))
+
+
+@dataclass(frozen=True)
 class Inner:
     """The number inside an escape's argument that the answer depends on: a row of ``table``.
 
-    The number has 32 bits and is ``offset`` bytes into a struct that has one of ``sizes`` bytes.
+    The number is the ``field``, of 32 bits and at the same place, of each of the ``structs``, which are `named` so.
     """
 
     table: Table
-    offset: int
-    sizes: tuple[int, ...]
+    field: str
+    structs: tuple[str, ...]
+
+    @functools.cached_property
+    def offset(self) -> int:
+        """Where the number is, in bytes."""
+        return offset(named(self.structs[0]), self.field)
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the structs, in bytes."""
+        return tuple(named(place).sizeof() for place in self.structs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +122,14 @@ def _patched(data: bytes, at: int, value: bytes) -> bytes:
     return data[:at] + value + data[at + len(value) :]
 
 
-_nvos02 = reader(nvos02_fd, "params.hClass", "params.flags", "params.pMemory", "params.limit", "fd")
-_NVOS02_SIZE = nvos02_fd.sizeof()
-_PMEMORY, _NVOS02_FD = offset(nvos02_fd, "params.pMemory"), offset(nvos02_fd, "fd")
+_NVOS02 = (
+    "nv_unix_nvos_params_wrappers.nv_ioctl_nvos02_parameters_with_fd",
+    "params.hClass",
+    "params.flags",
+    "params.pMemory",
+    "params.limit",
+    "fd",
+)
 
 
 def maps_at_once(flags: int) -> bool:
@@ -125,12 +146,14 @@ def _alloc_memory(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Deci
 
     pkg/sentry/devices/nvproxy/frontend.go: rmAllocMemory; escape.c:RmAllocOsDescriptor().
     """
-    if data is None or len(data) != _NVOS02_SIZE:
+    view = _view(*_NVOS02)
+    if data is None or len(data) != view.size:
         return decide(data, fds)
-    hclass, flags, address, limit, _ = _nvos02(data)
+    hclass, flags, address, limit, _ = view.read(data)
+    _, _, at_memory, _, at_fd = view.at
     if hclass == nv.NV01_MEMORY_SYSTEM:
         return decide(data, fds)
-    hidden = _patched(data, _NVOS02_FD, b"\xff\xff\xff\xff")
+    hidden = _patched(data, at_fd, b"\xff\xff\xff\xff")
     if hclass in (nv.NV01_MEMORY_LOCAL_PRIVILEGED, nv.NV01_MEMORY_LOCAL_USER):
         return Decision(Verdict.TRANSLATE, Why.RULE, call, params=hidden)
     if hclass != nv.NV01_MEMORY_SYSTEM_OS_DESCRIPTOR:
@@ -146,24 +169,18 @@ def _alloc_memory(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Deci
         facts = Facts("params.limit", limit, "an end below 2^64")
         return refuse(call, Why.VALUE, nv.NV_ERR_INVALID_ADDRESS, facts)
     writable = not flags >> nv.NVOS02_FLAGS_ALLOC_USER_READ_ONLY_SHIFT & 1
-    pin = Copy(_PMEMORY, address, length, pinned=True, writable=writable)
-    return Decision(Verdict.TRANSLATE, Why.RULE, call, params=_patched(hidden, _PMEMORY, bytes(8)), copies=(pin,))
-
-
-_NVOS32_SIZE = NVOS32_PARAMETERS.sizeof()
-_nvos32 = reader(NVOS32_PARAMETERS, "function")
+    pin = Copy(at_memory, address, length, pinned=True, writable=writable)
+    return Decision(Verdict.TRANSLATE, Why.RULE, call, params=_patched(hidden, at_memory, bytes(8)), copies=(pin,))
 
 
 def _vid_heap_control(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
     """Only ALLOC_SIZE, whose union member holds the one pointer that is copied."""
-    if data is not None and len(data) == _NVOS32_SIZE:
-        (function,) = _nvos32(data)
+    view = _view("nvos.NVOS32_PARAMETERS", "function")
+    if data is not None and len(data) == view.size:
+        (function,) = view.read(data)
         if function != nv.NVOS32_FUNCTION_ALLOC_SIZE:
             return refuse(call, Why.VALUE, None, Facts("function", function, nv.NVOS32_FUNCTION_ALLOC_SIZE))
     return decide(data, fds)
-
-
-_FLAGS = offset(UVM_INITIALIZE_PARAMS, "flags")
 
 
 def _uvm_initialize(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
@@ -172,8 +189,9 @@ def _uvm_initialize(decide: Decider, call: Call, data: Any, fds: FdLookup) -> De
     answer = decide(data, fds)
     if not answer.allowed:
         return answer
-    flags = data[_FLAGS] | nv.UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE
-    return answer._replace(verdict=Verdict.TRANSLATE, params=_patched(data, _FLAGS, bytes([flags])))
+    (at_flags,) = _view("uvm_linux_ioctl.UVM_INITIALIZE_PARAMS", "flags").at
+    flags = data[at_flags] | nv.UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE
+    return answer._replace(verdict=Verdict.TRANSLATE, params=_patched(data, at_flags, bytes([flags])))
 
 
 TRACKER_ENTRY = {56: 64, 76: 72}
@@ -181,9 +199,7 @@ TRACKER_ENTRY = {56: 64, 76: 72}
 entries (uvm_types.h)."""
 TRACKER_CONTROL = 528
 """sizeof(UvmToolsEventControlData), in bytes."""
-_TRACKER_BUFFERS = ("queueBuffer", "queueBufferSize", "controlBuffer")
-_tracker = reader(UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS, *_TRACKER_BUFFERS)
-_QUEUE, _CONTROL = (offset(UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS, name) for name in _TRACKER_BUFFERS[::2])
+_TRACKER = ("uvm_ioctl.UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS", "queueBuffer", "queueBufferSize", "controlBuffer")
 
 
 def _uvm_tools_init_event_tracker(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
@@ -195,14 +211,16 @@ def _uvm_tools_init_event_tracker(decide: Decider, call: Call, data: Any, fds: F
     answer = decide(data, fds)
     if not answer.allowed:
         return answer
-    queue, count, control = _tracker(data)
+    view = _view(*_TRACKER)
+    queue, count, control = view.read(data)
+    at_queue, _, at_control = view.at
     if count and (count & (count - 1) or not 2 <= count <= 0xFFFFFFFF):
         facts = Facts("queueBufferSize", count, "0, or a power of two from 2 to 2^31")
         return refuse(call, Why.VALUE, nv.NV_ERR_INVALID_ARGUMENT, facts)
-    params = _patched(_patched(answer.params or data, _QUEUE, bytes(8)), _CONTROL, bytes(8))
-    spans = [(_CONTROL, "controlBuffer", control, TRACKER_CONTROL if count else nv.UVM_TOTAL_COUNTERS * 8)]
+    params = _patched(_patched(answer.params or data, at_queue, bytes(8)), at_control, bytes(8))
+    spans = [(at_control, "controlBuffer", control, TRACKER_CONTROL if count else nv.UVM_TOTAL_COUNTERS * 8)]
     if count:
-        spans.insert(0, (_QUEUE, "queueBuffer", queue, count * TRACKER_ENTRY[call.number]))
+        spans.insert(0, (at_queue, "queueBuffer", queue, count * TRACKER_ENTRY[call.number]))
     pins = []
     for at, name, address, size in spans:
         length = -(-size // PAGE) * PAGE
@@ -214,10 +232,13 @@ def _uvm_tools_init_event_tracker(decide: Decider, call: Call, data: Any, fds: F
     return answer._replace(verdict=Verdict.TRANSLATE, params=params, copies=tuple(pins))
 
 
-_STRINGS = ("pDriverVersionBuffer", "pVersionBuffer", "pTitleBuffer")
-_BUILD_VERSION_SIZE = BUILD_VERSION.sizeof()
-_build_version = reader(BUILD_VERSION, "sizeOfStrings", *_STRINGS)
-_SIZE_OF_STRINGS = offset(BUILD_VERSION, "sizeOfStrings")
+_BUILD_VERSION = (
+    "ctrl0000system.NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_PARAMS",
+    "sizeOfStrings",
+    "pDriverVersionBuffer",
+    "pVersionBuffer",
+    "pTitleBuffer",
+)
 
 
 def _get_build_version(decide: Decider, call: Call, data: Any, fds: FdLookup) -> Decision:
@@ -225,15 +246,16 @@ def _get_build_version(decide: Decider, call: Call, data: Any, fds: FdLookup) ->
 
     rmapi_deprecated_control.c:V2_CONVERTER(_NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION).
     """
-    given = data
-    if data is not None and len(data) == _BUILD_VERSION_SIZE:
-        size, *strings = _build_version(data)
+    given, view = data, _view(*_BUILD_VERSION)
+    if data is not None and len(data) == view.size:
+        size, *strings = view.read(data)
+        at_size, *at_strings = view.at
         if not all(strings):
-            for name in _STRINGS:
-                data = _patched(data, offset(BUILD_VERSION, name), bytes(8))
+            for at in at_strings:
+                data = _patched(data, at, bytes(8))
         elif size > nv.NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_MAX_STRING_SIZE:
             clamped = nv.NV0000_CTRL_SYSTEM_GET_BUILD_VERSION_V2_MAX_STRING_SIZE
-            data = _patched(data, _SIZE_OF_STRINGS, clamped.to_bytes(4, "little"))
+            data = _patched(data, at_size, clamped.to_bytes(4, "little"))
     answer = decide(data, fds)
     # The host is given other bytes than the guest's also where no string is copied.
     return answer._replace(verdict=Verdict.TRANSLATE) if answer.allowed and data != given else answer
@@ -243,14 +265,7 @@ PLAIN: Handler[Any] = Handler("")
 """For rows that name none: their roles say all."""
 
 _ALL: tuple[Handler[Any], ...] = (
-    Handler(
-        "alloc",
-        inner=Inner(
-            "alloc",
-            offset(NVOS64_PARAMETERS, "hClass"),
-            (NVOS21_PARAMETERS.sizeof(), NVOS64_PARAMETERS.sizeof()),
-        ),
-    ),
+    Handler("alloc", inner=Inner("alloc", "hClass", ("nvos.NVOS21_PARAMETERS", "nvos.NVOS64_PARAMETERS"))),
     Handler("alloc_context_dma2"),
     Handler(
         "alloc_memory",
@@ -258,7 +273,7 @@ _ALL: tuple[Handler[Any], ...] = (
         duty="NV01_MEMORY_SYSTEM: on NV_OK the named file may be mapped once, limit + 1 bytes, unless the flags say "
         "otherwise; OS descriptors: pin the guest's pages until the object is freed",
     ),
-    Handler("control", inner=Inner("control", offset(NVOS54_PARAMETERS, "cmd"), (NVOS54_PARAMETERS.sizeof(),))),
+    Handler("control", inner=Inner("control", "cmd", ("nvos.NVOS54_PARAMETERS",))),
     Handler("dup_object"),
     Handler(
         "export_to_dmabuf_fd",

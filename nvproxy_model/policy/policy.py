@@ -204,7 +204,7 @@ class Policy:
 
         Raises UnknownDriverVersion; UnsupportedDriverVersion; ValueError for a capability, profile, window or
         opt-in number that does not exist; DefinitionError if the rows of the release contradict each other or
-        name a handler that does not exist.
+        name a handler that does not exist. One that names a struct that does not exist raises it when it is first used.
         """
         if profile not in PROFILES:
             raise ValueError(f"{profile!r} is not a profile; known: {', '.join(PROFILES)}")

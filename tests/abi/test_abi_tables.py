@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from nvproxy_model import abi, structs, versions
+from nvproxy_model import DefinitionError, abi, rules, structs, versions
 from nvproxy_model.abi import constants
 from nvproxy_model.caps import Caps
 from nvproxy_model.drivers import facts
 from nvproxy_model.drivers.release import control_struct
-from nvproxy_model.fields import CStruct, Fd, Handle, OpaquePointer, UserPointer
+from nvproxy_model.fields import CStruct, Fd, Handle, OpaquePointer, Scalar, UserPointer
 from nvproxy_model.rules import Rule, active
 from nvproxy_model.versions import DriverVersion
 from tests import DATA, ROOT
@@ -53,6 +53,30 @@ DEVIATIONS = yaml.safe_load((ROOT / "nvproxy_model/abi/known_deviations.yaml").r
 OURS_ALONE = {(entry["table"], entry["number"]): entry["why"] for entry in DEVIATIONS["ours_alone"]}
 SLIPS = {(entry["table"], entry["number"], entry["version"]): entry["why"] for entry in DEVIATIONS["slips"]}
 STRUCT_NAMES = {(entry["table"], entry["number"]): entry["why"] for entry in DEVIATIONS["struct_names"]}
+
+
+def test_every_row_names_its_struct_with_the_module_that_defines_it() -> None:
+    for row in ROWS:
+        if row.header == "nvtypes":
+            assert isinstance(row.params, Scalar)
+            assert row.params.ctype == row.struct
+        elif row.header is not None:
+            assert isinstance(row.params, CStruct)
+            assert (structs.home(str(row.struct)), row.params.ctype) == (f"structs/{row.header}.py", row.struct)
+
+
+@pytest.mark.parametrize(
+    "place", ["nvos.NVOS99_PARAMETERS", "cl90ce.NV_EVENT_BUFFER", "nvos.CStruct", ".NVOS54_PARAMETERS"]
+)
+def test_a_struct_that_no_module_defines_is_an_error_when_the_row_is_used(place: str) -> None:
+    row = rules.alloc(0x90CD, "NV_EVENT_BUFFER", Caps.PROFILING, place)
+    for use in (
+        lambda: row.params,
+        lambda: row.params_at(TREE["580.126.20"]),
+        lambda: row.struct_at(TREE["580.126.20"]),
+    ):
+        with pytest.raises(DefinitionError, match=re.escape(place)):
+            use()
 
 
 def facts_at(node: DriverVersion) -> dict[tuple[str, int], Fact]:

@@ -307,7 +307,7 @@ def test_place_prints_members_and_rows_to_paste(tmp_path: Path, capsys: pytest.C
     assert status == 1
     assert '    since("570.999.01", "added" / NvU32[2]),  # after status' in report["members"]
     assert (
-        'frontend(0x99, "NV_ESC_RM_FREE", COMPUTE | UTILITY, NVOS00_PARAMETERS, since="570.999.01"),' in report["rows"]
+        'frontend(0x99, "NV_ESC_RM_FREE", COMPUTE | UTILITY, "nvos.NVOS00_PARAMETERS", since="570.999.01"),' in report["rows"]
     )
 
 

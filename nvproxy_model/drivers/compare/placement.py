@@ -132,5 +132,6 @@ def row_edits(version: str, findings: Iterable[Finding], listed: str) -> Iterato
 
 def _row(rule: Rule, number: int, version: str) -> str:
     caps = " | ".join(flag.name or "" for flag in Caps if flag & rule.caps) or "Caps(0)"
+    struct = None if rule.struct is None else f'"{rule.header}.{rule.struct}"' if rule.header else f'"{rule.struct}"'
     width = 4 if rule.table == "alloc" else 2 if rule.table == "frontend" else 8
-    return f'{rule.table}({number:#0{width + 2}x}, "{rule.name}", {caps}, {rule.struct}, since="{version}"),'
+    return f'{rule.table}({number:#0{width + 2}x}, "{rule.name}", {caps}, {struct}, since="{version}"),'
