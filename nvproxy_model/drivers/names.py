@@ -155,14 +155,14 @@ def ever_called(number: int) -> Mapping[Table, tuple[str, ...]]:
 
 def ever_status(number: int) -> str | None:
     """The name that `ever` has for an NV status, at a fraction of the cost; None for a number that is not one."""
-    return _with_number(number).statuses.get(number)
+    return next(filter(_STATUS.fullmatch, recorded.load().having(number)), None)
 
 
 @lru_cache
 def _with_number(number: int) -> CallNames:
     """The names that one number has in any recorded release."""
     facts = recorded.load()
-    called = {*facts.having(number), *_listed().get(number, {}).values()}
+    called = {*facts.having(number), *(entry.name for entry in facts.with_class(number).values())}
     return CallNames([(name, number) for name in sorted(called)], _ever_params(), facts.names("structs"))
 
 
@@ -241,7 +241,7 @@ def allocation(hclass: int) -> dict[str, Any]:
     no longer do. ``says``: the same in words.
     """
     facts = recorded.load()
-    having = _listed().get(hclass, {})
+    having = facts.with_class(hclass)
     told = [version for version in facts.versions if facts.privileges(version) is not None]
     first = [version for version in having if facts.parent(version) not in having]
     gone = [version for version in told if version not in having and facts.parent(version) in having]

@@ -19,7 +19,7 @@ from nvproxy_model.policy.decision import Decision, Facts, Verdict, Why
 from nvproxy_model.policy.hardened import CAPS
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.rules import Rule
-from nvproxy_model.structs.nvos import NVOS21_PARAMETERS
+from nvproxy_model.structs import named
 from nvproxy_model.tools.command import UNKNOWN
 from nvproxy_model.tools.output import emit
 from nvproxy_model.tools.policy import upstream as policy_upstream
@@ -31,6 +31,7 @@ from nvproxy_model.versions import DriverVersion
 __all__ = ["run"]
 
 SCHEMA = "nvproxy-policy/explain/1"
+_SHORT_ALLOC = "nvos.NVOS21_PARAMETERS"  # the other form of NV_ESC_RM_ALLOC's argument
 _COLUMNS = (
     "kind",
     "number",
@@ -168,7 +169,7 @@ def _sizes(rule: Rule, version: DriverVersion) -> list[int]:
     of = rule.params_at(version)
     if not isinstance(of, CStruct):
         return []
-    return [NVOS21_PARAMETERS.sizeof(), of.sizeof()] if rule.handler == "alloc" else [of.sizeof()]
+    return [named(_SHORT_ALLOC).sizeof(), of.sizeof()] if rule.handler == "alloc" else [of.sizeof()]
 
 
 def _admits(policy: Policy, decision: Decision, every: list[Rule]) -> dict[str, Any]:
@@ -193,8 +194,8 @@ def _admits(policy: Policy, decision: Decision, every: list[Rule]) -> dict[str, 
 def _params(rule: Rule, version: DriverVersion, size: int | None) -> dict[str, Any] | None:
     """The struct of a row with its leaves; one that is known by name only is looked up in the recorded headers."""
     of = rule.params_at(version)
-    if rule.handler == "alloc" and size == NVOS21_PARAMETERS.sizeof():
-        of = NVOS21_PARAMETERS
+    if rule.handler == "alloc" and size == named(_SHORT_ALLOC).sizeof():
+        of = named(_SHORT_ALLOC)
     if isinstance(of, CStruct):
         fields = [
             {"path": path, "offset": offset, "size": member.size, "type": _type(member), "role": _role(member.role)}

@@ -139,8 +139,10 @@ def _numbered(number: int, kind: Table | None) -> Asked:
 def _named(text: str) -> Asked:
     """A symbol: a row's name, a struct of rows, or a constant or struct of NVIDIA's headers."""
     rows = [rule for table in TABLES for rule in ROWS[table]]
-    newest = versions.load().latest
-    found = [Call(rule.table, rule.number) for rule in rows if text in (rule.name, rule.struct, *structs(rule, newest))]
+    found = [Call(rule.table, rule.number) for rule in rows if text == rule.name]
+    if not found:
+        newest = versions.load().latest
+        found = [Call(rule.table, rule.number) for rule in rows if text in (rule.struct, *structs(rule, newest))]
     if not found:
         found = [Call(rule.table, rule.number) for rule in rows if rule.name.casefold() == text.casefold()]
     if found:

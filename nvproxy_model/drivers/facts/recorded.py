@@ -112,14 +112,19 @@ class Facts:
 
     def classes(self) -> Mapping[int, Mapping[str, ClassEntry]]:
         """Class -> the releases whose list of resources has it, in the order of ``versions`` -> its entry there."""
-        found: dict[int, dict[str, ClassEntry]] = {}
-        for name, runs in self._table("classes").items():
-            ends = (*runs[2::2], len(self.versions))
-            having = found[int(name, 16)] = {}
-            for begin, value, end in zip(runs[::2], runs[1::2], ends, strict=True):
-                if value is not None:
-                    having |= dict.fromkeys(self.versions[begin:end], encoding.decode_class(value))
-        return found
+        return {int(name, 16): self._with_class(runs) for name, runs in self._table("classes").items()}
+
+    def with_class(self, number: int) -> Mapping[str, ClassEntry]:
+        """One class of `classes`, read alone; empty if no release lists it."""
+        runs = self._table("classes").get(f"{number:x}")
+        return {} if runs is None else self._with_class(runs)
+
+    def _with_class(self, runs: Runs) -> dict[str, ClassEntry]:
+        having: dict[str, ClassEntry] = {}
+        for begin, value, end in zip(runs[::2], runs[1::2], (*runs[2::2], len(self.versions)), strict=True):
+            if value is not None:
+                having |= dict.fromkeys(self.versions[begin:end], encoding.decode_class(value))
+        return having
 
     def releases(self, versions: Iterable[str], wanted: Wanted | None = None) -> Iterator[Release]:
         """Several releases, in the order asked for. For many, what ``wanted`` names is looked up for all releases together."""
