@@ -35,6 +35,29 @@ def test_links_are_relative_and_lead_to_the_root(name: str, target: str) -> None
     assert link.resolve() == ROOT / name
 
 
+def test_the_version_is_the_installed_one_wherever_that_is(tmp_path: Path) -> None:
+    program = (
+        "import importlib.metadata, sys, nvproxy_model\n"
+        "assert nvproxy_model.__version__ == importlib.metadata.version('nvproxy-model')\n"
+        "print(nvproxy_model.__version__)"
+    )
+    for version in ("9.8.7.dev1+g0a1b2c3", "10.0"):
+        metadata = tmp_path / version / f"nvproxy_model-{version}.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: nvproxy-model\nVersion: {version}\n")
+        path = os.pathsep.join(map(str, (tmp_path / "none", tmp_path / version, ROOT)))
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert (done.stdout, done.stderr) == (f"{version}\n", "")
+
+
 @pytest.mark.slow
 def test_the_wheel(distributions: Path) -> None:
     (wheel,) = distributions.glob("*.whl")

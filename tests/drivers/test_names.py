@@ -137,3 +137,12 @@ def test_no_status_index_or_engine_type_is_a_call() -> None:
 
 def test_no_symbol() -> None:
     assert symbol("NV_NO_SUCH_THING") is None
+
+
+def test_one_number_has_the_names_that_all_together_give_it() -> None:
+    recorded, statuses = facts.load(), names.ever().statuses
+    for number in (*sorted(statuses)[::9], 0x90CD, 0x4E9):
+        assert names.ever_status(number) == statuses.get(number)
+    classes = recorded.classes()
+    assert {number: dict(recorded.with_class(number)) for number in classes} == classes
+    assert recorded.with_class(0x4E9) == {}
