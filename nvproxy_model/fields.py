@@ -18,6 +18,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from math import prod
 from typing import Any, Literal, get_args
 
 import construct
@@ -73,6 +74,7 @@ class Scalar(construct.FormatField):
         super().__init__("<", format)
         self.ctype = ctype
         self.base = base
+        self.size = self.align = self.length
 
 
 NvU8 = Scalar("NvU8", "B", "u8")
@@ -300,10 +302,6 @@ def _unwrap(subcon: Any) -> tuple[str | None, Role | None, tuple[int, ...], Any]
         subcon = subcon.subcon
 
 
-def _align(element: Any) -> int:
-    return element.align if isinstance(element, (CStruct, CUnion)) else int(element.sizeof())
-
-
 def _place(ctype: str | None, subcons: tuple[Any, ...], union: bool) -> tuple[list[Member], int, int]:
     """Offsets as the System V x86-64 and AAPCS64 rules give them: each member on its own alignment, size
     rounded up."""
@@ -314,9 +312,9 @@ def _place(ctype: str | None, subcons: tuple[Any, ...], union: bool) -> tuple[li
         name, role, dims, element = _unwrap(subcon)
         if not isinstance(element, (Scalar, CStruct, CUnion)):
             raise DefinitionError(f"{ctype}.{name}: {element!r} is not a C type")
-        own = _align(element)
+        own = element.align
         offset = 0 if union else -(-end // own) * own
-        size = subcon.sizeof()
+        size = element.size * prod(dims)
         if name is None:
             if not isinstance(element, (CStruct, CUnion)):
                 raise DefinitionError(f"{ctype}: a scalar member at {offset} has no name")
@@ -336,6 +334,7 @@ class _Record(Values):
     kind: str
     ctype: str | None
     members: list[Member]
+    size: int
     align: int
     lifetime: _Versioned
     _declared: tuple[Any, ...]
@@ -483,7 +482,7 @@ class CStruct(construct.Struct, _Record):
         since: str | tuple[str, ...] = (),
         until: str | tuple[str, ...] = (),
     ) -> None:
-        self.members, size, self.align = _place(
+        self.members, self.size, self.align = _place(
             ctype, self._declare(ctype, declared, renamed, since, until), union=False
         )
         subcons, end = [], 0
@@ -491,7 +490,7 @@ class CStruct(construct.Struct, _Record):
             subcons += self._pad(end, member.offset)
             subcons.append(member.subcon)
             end = member.offset + member.size
-        super().__init__(*subcons, *self._pad(end, size))
+        super().__init__(*subcons, *self._pad(end, self.size))
 
     @staticmethod
     def _pad(end: int, offset: int) -> list[Any]:
