@@ -291,7 +291,10 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from nvproxy_model import followed
 
-        versions = output.versions()
+        try:
+            versions = output.versions()
+        except NvproxyError as error:
+            parser.exit(2, f"{parser.prog.split()[0]}: {printable(str(error))}\n")
         print(f"{parser.prog.split()[0]} {versions['nvproxy_model']}")
         print(f"follows gVisor {versions['gvisor_commit']} and the change: {versions['gvisor_change']}")
         for name, later in followed.LATER.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from nvproxy_model.drivers.release import Wanted, control_struct
 from nvproxy_model.drivers.sources import open_source
 from nvproxy_model.drivers.sources.tables import whole
 from nvproxy_model.errors import SourceError, UnknownDriverVersion
+from nvproxy_model.tools import driver_differ, output
 from tests.drivers import tinygrad_tables
 from tests.drivers.driver_world import repository, tree
 
@@ -113,14 +115,18 @@ def test_a_file_that_holds_no_facts(content: bytes, tmp_path: Path) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_a_damaged_file_is_an_error_or_changes_nothing(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_damaged_file_is_an_error_or_changes_nothing(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Of a table, only what was asked for is unpacked, and the damage is found then."""
     content = bytearray(recorded.FACTS.read_bytes())
     at = data.draw(st.integers(content.index(b"\n") + 1, len(content) - 1))
     content[at] ^= data.draw(st.integers(1, 255))
     path = tmp_path_factory.mktemp("facts") / "f"
     path.write_bytes(content)
-    damaged = load(path).release("590.48.01")
+    with pytest.raises(SourceError, match="not a file of recorded facts"):
+        load(path)
+    damaged = Facts(encoding.read(path)).release("590.48.01")
     columns = ("structs", "constants", "enums", "params", "embedded")
     broken = []
     for name in columns:
@@ -130,6 +136,73 @@ def test_a_damaged_file_is_an_error_or_changes_nothing(data: st.DataObject, tmp_
             broken.append(str(error))
     assert len(broken) <= 1
     assert all("not a file of recorded facts" in error for error in broken)
+
+
+HEAD = {
+    "schema": "nvproxy-model/facts/3",
+    "versions": ["999.1"],
+    "parents": [-1],
+    "above": [None],
+    "headers": [1],
+    "kinds": ["tree"],
+    "commits": [""],
+}
+HOSTILE: dict[str, dict[str, object]] = {
+    "no JSON": {"constants": b'"A":[0,'},
+    "deep": {"constants": b'"A":' + b"[" * 100_000},
+    "no runs": {"constants": b'"A":{"a":1}'},
+    "a release that is none": {"constants": b'"A":[1,2]'},
+    "no number": {"constants": b'"A":[0,"y"]'},
+    "out of order": {"constants": b'"B":[0,1]\n"A":[0,1]'},
+    "no row": {"structs": b'"S":[0,0]'},
+    "no layout": {"rows": b'"a"'},
+    "a row in itself": {"rows": b'"S\\tstruct\\t4\\t4\\na\\t0\\t4\\tS\\trecord\\t\\t0"'},
+    "a bomb": {"rows": b"\n" * (1 << 22)},
+    "a large bomb": {"structs": bytes(1 << 25)},
+    "a version that is none": {"versions": [5]},
+    "a version with a colour": {"versions": ["999.1\x1b[31m"]},
+    "a parent that is none": {"parents": [7]},
+    "its own parent": {"parents": [0]},
+    "no text": {"kinds": [{}]},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_file_that_nobody_recorded_is_an_error(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a user's own file is looked at, so that no answer comes from half of it."""
+    packed = {name: zlib.compress(HOSTILE[what].get(name, b"")) for name in encoding.TABLES}  # type: ignore[arg-type]
+    head = HEAD | {name: HOSTILE[what].get(name, value) for name, value in HEAD.items()}
+    head["tables"] = {name: len(content) for name, content in packed.items()}
+    path = tmp_path / "f"
+    path.write_bytes(json.dumps(head).encode() + b"\n" + b"".join(packed.values()))
+    monkeypatch.setenv("NVPROXY_FACTS", str(path))
+    with pytest.raises(SourceError, match=r"not a file of recorded facts: [ -~]+$"):
+        load()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello\n", b"[1]\n", b"[" * 100_000 + b"\n", lzma.compress(b"{}\n")],
+    ids=["empty", "text", "list", "deep", "an older form"],
+)
+def test_a_file_of_another_kind_is_one_line(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(content)
+    monkeypatch.setenv("NVPROXY_FACTS", str(path))
+    output.versions.cache_clear()
+    for arguments in (["--version"], ["check"]):
+        try:
+            status: object = driver_differ.main(arguments)
+        except SystemExit as ended:
+            status = ended.code
+        assert status == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("nvproxy-differ: ")
+        assert err.count("\n") == 1
+        assert str(path) in err
 
 
 def test_a_name_is_found_without_parsing_the_others() -> None:

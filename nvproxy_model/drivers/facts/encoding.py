@@ -15,7 +15,7 @@ from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nvproxy_model.drivers.facts.files import COLUMNS, MAX_FACTS, SCHEMA, TABLES, read_head
+from nvproxy_model.drivers.facts.files import COLUMNS, MAX_HEAD, SCHEMA, TABLES, read_head
 from nvproxy_model.drivers.privileges import ClassEntry, Export, Privileges
 from nvproxy_model.drivers.release import LayoutTable, Provenance, Release
 from nvproxy_model.errors import SourceError
@@ -45,7 +45,8 @@ class Table(Mapping[str, Runs]):
     """Name -> runs. A name is looked up alone; to iterate is to parse all."""
 
     def __init__(self, text: bytes) -> None:
-        self._lines = text.split(b"\n") if text else []
+        self.lines: Sequence[bytes] = text.split(b"\n") if text else []
+        """As they are in the file."""
         self._found: dict[str, Runs | None] = {}
         self._parsed: dict[str, Runs] | None = None
 
@@ -54,8 +55,8 @@ class Table(Mapping[str, Runs]):
             return self._parsed.get(name, default)
         if name not in self._found:
             key = f'"{name}":'.encode("utf-8", "surrogatepass")
-            place = bisect_left(self._lines, key)
-            line = self._lines[place] if place < len(self._lines) else b""
+            place = bisect_left(self.lines, key)
+            line = self.lines[place] if place < len(self.lines) else b""
             self._found[name] = json.loads(line[len(key) :]) if line.startswith(key) else None
         found = self._found[name]
         return default if found is None else found
@@ -63,12 +64,12 @@ class Table(Mapping[str, Runs]):
     def having(self, value: int) -> list[str]:
         """The names whose runs have a value, sorted."""
         digits = str(value).encode()
-        found = json.loads(b"{%b}" % b",".join(line for line in self._lines if digits in line))
+        found = json.loads(b"{%b}" % b",".join(line for line in self.lines if digits in line))
         return [name for name, runs in found.items() if value in runs[1::2]]
 
     def _all(self) -> dict[str, Runs]:
         if self._parsed is None:
-            self._parsed = json.loads(b"{%b}" % b",".join(self._lines))
+            self._parsed = json.loads(b"{%b}" % b",".join(self.lines))
         return self._parsed
 
     def items(self) -> ItemsView[str, Runs]:
@@ -84,20 +85,21 @@ class Table(Mapping[str, Runs]):
         return iter(self._all())
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self.lines)
 
 
 class Rows(Sequence[str]):
     """Layouts as rows of text, each parsed when it is asked for."""
 
     def __init__(self, text: bytes) -> None:
-        self._lines = text.split(b"\n") if text else []
+        self.lines: Sequence[bytes] = text.split(b"\n") if text else []
+        """As they are in the file."""
 
     def __getitem__(self, position: Any) -> Any:
-        return json.loads(self._lines[position])
+        return json.loads(self.lines[position])
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self.lines)
 
 
 class Encoded:
@@ -190,7 +192,7 @@ def read(path: Path) -> Encoded:
     """A file. Raises SourceError if it cannot be read or is of another version."""
     try:
         with path.open("rb") as file:
-            head = read_head(file.readline(MAX_FACTS))
+            head = read_head(file.readline(MAX_HEAD))
             sizes = head["tables"]
             packed = {name: file.read(sizes[name]) for name in TABLES}
             if any(len(packed[name]) != sizes[name] for name in TABLES) or file.read(1):
@@ -200,13 +202,15 @@ def read(path: Path) -> Encoded:
     return Encoded(path, head, packed)
 
 
-_DAMAGED: Final = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError)
+MAX_TABLE = 16 << 20
+"""Bytes of a table; the largest shipped one has one million, in lines of sixty and more."""
+_DAMAGED: Final = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, RecursionError)
 
 
 def _unpacked(packed: bytes) -> bytes:
     stream = zlib.decompressobj()
-    text = stream.decompress(packed, MAX_FACTS)
-    if not stream.eof:
+    text = stream.decompress(packed, MAX_TABLE)
+    if not stream.eof or text.count(b"\n") > MAX_TABLE >> 5:
         raise ValueError("its end is missing, or it is too large")
     return text
 

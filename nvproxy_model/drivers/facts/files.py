@@ -10,7 +10,19 @@ from typing import Any
 from nvproxy_model.errors import SourceError
 from nvproxy_model.naming import natural
 
-__all__ = ["AS_OF", "COLUMNS", "FACTS", "MAX_FACTS", "SCHEMA", "TABLES", "newest", "own_file", "read_head", "stamp"]
+__all__ = [
+    "AS_OF",
+    "COLUMNS",
+    "FACTS",
+    "MAX_FACTS",
+    "MAX_HEAD",
+    "SCHEMA",
+    "TABLES",
+    "newest",
+    "own_file",
+    "read_head",
+    "stamp",
+]
 
 FACTS = Path(__file__).with_name("facts.zlib")
 """The shipped file: the public releases of NVIDIA's open-gpu-kernel-modules that this copy knows."""
@@ -21,6 +33,7 @@ AS_OF = "2026-08-21"
 SCHEMA = "nvproxy-model/facts/3"
 TABLES = ("rows", "structs", "constants", "enums", "params", "embedded", "exports", "classes", "texts")
 """The parts after the head. All but ``rows`` hold runs; ``texts`` has one name for each of the small facts."""
+MAX_HEAD = 1 << 20
 MAX_FACTS = 64 << 20
 COLUMNS = ("versions", "parents", "above", "headers", "kinds", "commits")
 
@@ -37,18 +50,38 @@ def own_file() -> Path | None:
 
 def read_head(line: bytes) -> dict[str, Any]:
     """The head, from the first line of a file. Raises ValueError, KeyError or TypeError for what is none."""
-    head: dict[str, Any] = json.loads(line)
+    try:
+        head: dict[str, Any] = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError(f"not of this version, which is {SCHEMA}") from None
     if head["schema"] != SCHEMA:
         raise ValueError(f"not of this version, which is {SCHEMA}")
-    if len({len(head[name]) for name in COLUMNS}) != 1 or any(not 0 < head["tables"][name] < MAX_FACTS for name in TABLES):
+    columns = [head[name] for name in COLUMNS]
+    rows = list(zip(*columns, strict=False))
+    if not (
+        all(type(column) is list and len(column) == len(rows) for column in columns)
+        and len(set(head["versions"])) == len(rows)
+        and all(_right(place, *row) for place, row in enumerate(rows))
+        and all(type(head["tables"][name]) is int and 0 < head["tables"][name] < MAX_FACTS for name in TABLES)
+    ):
         raise ValueError("its head is damaged")
     return head
+
+
+def _right(place: int, version: Any, parent: Any, above: Any, headers: Any, kind: Any, commit: Any) -> bool:
+    """Whether these can be a release's columns: a parent stands before its children."""
+    return (
+        all(type(text) is str and text.isprintable() for text in (version, above or "", kind, commit))
+        and version != ""
+        and type(parent) is type(headers) is int
+        and -1 <= parent < place
+    )
 
 
 def _versions(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
-            found: list[str] = read_head(file.readline(MAX_FACTS))["versions"]
+            found: list[str] = read_head(file.readline(MAX_HEAD))["versions"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SourceError(f"not a file of recorded facts: {error}", path) from None
     return found

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from nvproxy_model.drivers.facts import encoding
 from nvproxy_model.drivers.facts.encoding import ABSENT, Encoded, Runs, at
 from nvproxy_model.drivers.facts.files import FACTS, own_file, stamp
+from nvproxy_model.drivers.facts.verify import verify
 from nvproxy_model.drivers.privileges import ClassEntry, Export, Privileges
 from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, Wanted
 from nvproxy_model.errors import UnknownDriverVersion
@@ -38,8 +39,13 @@ def load(path: Path | None = None) -> Facts:
 
 @lru_cache(maxsize=4)
 def _load(path: Path, own: Path | None, _stamp: tuple[int, int] | None) -> Facts:
+    encoded = _read(path)
+    return Facts(encoded if own is None else encoding.joined(encoded, _read(own)))
+
+
+def _read(path: Path) -> Encoded:
     encoded = encoding.read(path)
-    return Facts(encoded if own is None else encoding.joined(encoded, encoding.read(own)))
+    return encoded if path == FACTS else verify(encoded, path)
 
 
 class Facts:
