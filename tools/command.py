@@ -110,6 +110,8 @@ class Program(NamedTuple):
         """Run the command; returns its exit status, or raises SystemExit as argparse does."""
         arguments = list(sys.argv[1:] if argv is None else argv)
         try:
+            if sys.stdout is None:
+                fail("standard output is closed")
             with _closed_pipe_is_silent():
                 return self._run(arguments)
         except Failure as failure:

@@ -93,12 +93,13 @@ class Screen(io.TextIOBase):
             self._out.flush()
 
     def finish(self) -> None:
-        """Write what is held or begun, and wait until the user has left the pager."""
+        """Write what is held or begun, and wait until the user has left the pager. Who leaves it early knows enough."""
         begun, self._begun = self._begun, ""
         try:
-            self._release()
-            self._out.write(begun)
-            self._out.flush()
+            with contextlib.suppress(BrokenPipeError) if self.paged else contextlib.nullcontext():
+                self._release()
+                self._out.write(begun)
+                self._out.flush()
         finally:
             if self._pager is not None:
                 with contextlib.suppress(BrokenPipeError):

@@ -61,12 +61,12 @@ def test_every_answer_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch
     assert [row for row in rows if len(row) > 80 and len(row.split()) > 1] == []
 
 
-def on_a_terminal(*words: str, user: bool = True, **environment: str) -> str:
+def on_a_terminal(*words: str, user: bool = True, shell: str = "", **environment: str) -> str:
     """What nvproxy-policy shows on a terminal of 80 by 24."""
     ours, theirs = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "PAGER", "LESS")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "nvproxy_model.tools.policy", *words],
+        ["sh", "-c", shell] if shell else [sys.executable, "-m", "nvproxy_model.tools.policy", *words],
         stdin=theirs if user else subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
@@ -94,6 +94,19 @@ def test_what_is_longer_than_the_terminal_is_paged() -> None:
 
 def test_a_pager_that_is_left_early_is_no_error() -> None:
     assert on_a_terminal(*LONG, PAGER="head -n 1").count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["exec true", "exec 0<&-; sleep 0.3", "cat >&2"])
+def test_the_exit_status_is_the_answers_whatever_the_pager_does(command: str) -> None:
+    ran = f"{sys.executable} -m nvproxy_model.tools.policy explain NV_EVENT_BUFFER; echo status $?"
+    shown = on_a_terminal(shell=ran, PAGER=command, LINES="2")
+    assert "status 1\n" in shown
+
+
+def test_a_closed_output_is_one_line() -> None:
+    ran = f"{sys.executable} -m nvproxy_model.tools.policy caps all >&-"
+    done = subprocess.run(["sh", "-c", ran], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, "nvproxy-policy: error: standard output is closed\n")
 
 
 def test_colours_are_for_a_terminal_or_asked_for() -> None:
