@@ -123,7 +123,7 @@ class Session:
             return Result(-1, errno.EBADF)
         if self.events is not None:
             self.events.closed(int32(fd))
-        mistakes.file("fds.remove(fd)", file, File)
+        mistakes.file("fds.remove(fd)", file)
         return self._release(file)
 
     def mmap(self, fd: int, length: int, offset: int = 0) -> Result:
@@ -137,7 +137,7 @@ class Session:
         file = self.fds.get(int32(fd))
         if file is None:
             return Result(-1, errno.EBADF)
-        mistakes.file("fds.get(fd)", file, File)
+        mistakes.file("fds.get(fd)", file)
         if file.kind != "frontend" or file.mapping is None:
             return Result(-1, errno.EINVAL)
         whole_pages = -(-file.mapping.length // PAGE) * PAGE
@@ -148,7 +148,7 @@ class Session:
 
     def munmap(self, file: File) -> Result:
         """One mapping of the file has ended. Raises TypeError for a descriptor: it may name another file by now."""
-        mistakes.file("Session.munmap(file)", file, File)
+        mistakes.file("Session.munmap(file)", file)
         return self._release(file)
 
     def _release(self, file: File) -> Result:

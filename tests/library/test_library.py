@@ -269,3 +269,29 @@ def test_a_table_that_gives_no_number() -> None:
     )
     with pytest.raises(TypeError, match=r"fds.install\(...\) gave None: want a descriptor"):
         apply(GuestCall("frontend", 0xC00046D9 | len(export) << 16, export, address=0x100), session)
+
+
+class OwnFile:
+    """What an embedder has in place of `File`."""
+
+    kind, host_fd, control_device, mapping, references = "frontend", 5, True, None, 1
+
+    def __init__(self) -> None:
+        self.pins: list[tuple[int, int]] = []
+
+
+class OwnTable(dict[int, OwnFile]):
+    def install(self, file: OwnFile) -> int:
+        self[9] = file
+        return 9
+
+    def remove(self, fd: int) -> OwnFile | None:
+        return self.pop(fd, None)
+
+
+def test_an_embedder_s_own_files_do_for_every_call() -> None:
+    fds: Any = OwnTable({3: OwnFile()})
+    session = Session(Policy.for_driver("580.159.04"), Memory(0, 0x2000), fds, FakeDriver())
+    assert session.ioctl(3, 0, 0x1000).ret == -1
+    assert session.mmap(3, 4096).ret == -1
+    assert session.close(3)[::4] == (0, (5,))
