@@ -71,7 +71,10 @@ _INCLUDE = re.compile(rb'#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]')
 _BIT_RANGE = re.compile(rb"#[ \t]*define[ \t]+NV[0-9A-F]{4}_\w+[ \t]+\(?\d+:\d+")
 _RECORD = re.compile(rb"^(?:typedef )?struct\b", re.MULTILINE)
 _METHOD = re.compile(rb"^[ \t]*#[ \t]*define[ \t]+NV[0-9A-F]{4}_[^\n]*(?<![\\\r])$", re.MULTILINE)
-_NO_CODE = re.compile(rb"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/|//[^\n]*|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)'")
+# What has no end goes on to the end of the file, or of the line: so each is looked at once.
+_NO_CODE = re.compile(
+    rb"/\*[^*]*(?:\*+[^/*][^*]*)*(?:\*+/?)?|//[^\n]*|\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)'"
+)
 _SPLICE = re.compile(rb"\\[ \t\r]*\n")
 _WORD = re.compile(rb"[A-Za-z_]\w*")
 _STATUS = re.compile(rb"\bNV_(?:STATUS|OK|ERR_|WARN_)")
@@ -148,7 +151,7 @@ def said(path: str, text: bytes) -> Said:
         _STATUS.search(code) is not None,
         code.count(b"{") == code.count(b"}")
         and len(_IF.findall(code)) == len(_ENDIF.findall(code))
-        and b"/*" not in code,
+        and text.rfind(b"/*") <= text.rfind(b"*/"),
     )
 
 
