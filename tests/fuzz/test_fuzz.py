@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import ROOT
+from tests.fuzz import __main__ as command
 from tests.fuzz import native
 from tests.fuzz.mutate import fuzz
+from tests.fuzz.native import Result
 from tests.fuzz.targets import CORPUS, TARGETS, seeds
 
 SLOW = ("session", "trace_commands")
@@ -93,3 +97,28 @@ def test_the_command() -> None:
         "request_number",
     ]
     assert "0 findings" in lines[-1]
+
+
+def test_a_target_without_a_case_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command, "_properties", lambda seconds, seed: Result(0, []))
+    assert command.main(["properties"]) == 2
+    assert "has shown nothing" in capsys.readouterr().out
+
+
+def test_the_cases_of_properties_are_counted(tmp_path: Path) -> None:
+    """As the Hypothesis that is installed words its statistics."""
+    (tmp_path / "test_it.py").write_text(
+        "from hypothesis import given, settings, strategies as st\n"
+        "@settings(max_examples=7)\n@given(st.integers())\ndef test_it(n):\n    pass\n"
+    )
+    options = ("-q", "-m", "hypothesis", "--hypothesis-show-statistics", "-p", "no:cacheprovider", "-p", "no:xdist")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "test_it.py"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert command.counted(done.stdout) == 7, done.stdout + done.stderr
