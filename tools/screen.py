@@ -42,11 +42,18 @@ def fold(line: str, width: int) -> list[str]:
 
 
 def pager() -> str:
-    """The user's pager as a shell command: $PAGER, or less if it is there; "" for none."""
+    """The user's pager as a shell command: $PAGER, or less; "" for none, or for one that is not there."""
     if os.environ.get("TERM") in (None, "", "dumb"):
         return ""
-    wanted = os.environ.get("PAGER", "less" if shutil.which("less") else "")
-    return "" if wanted == "cat" else wanted
+    wanted = os.environ.get("PAGER", "less")
+    program = next(iter(wanted.split()), "cat")
+    return "" if program == "cat" or not _is_there(program) else wanted
+
+
+def _is_there(program: str) -> bool:
+    """Whether a shell knows it: a program, or a word of its own."""
+    asked = ["sh", "-c", 'command -v "$1"', "sh", program]
+    return subprocess.run(asked, capture_output=True, check=False, timeout=10).returncode == 0
 
 
 class Screen(io.TextIOBase):

@@ -163,6 +163,14 @@ HOSTILE: dict[str, dict[str, object]] = {
     "a version with a colour": {"versions": ["999.1\x1b[31m"]},
     "a parent that is none": {"parents": [7]},
     "its own parent": {"parents": [0]},
+    "each other's parents": {
+        "versions": ["999.1", "999.2"],
+        "parents": [1, 0],
+        "above": [None, None],
+        "headers": [1, 1],
+        "kinds": ["tree", "tree"],
+        "commits": ["", ""],
+    },
     "no text": {"kinds": [{}]},
 }
 

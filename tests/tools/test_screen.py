@@ -124,7 +124,16 @@ def test_colours_are_for_a_terminal_or_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("term", "wanted", "found"), [("xterm", "more", "more"), ("dumb", "more", ""), ("xterm", "cat", "")]
+    ("term", "wanted", "found"),
+    [
+        ("xterm", "sort -u", "sort -u"),
+        ("xterm", "exec sort", "exec sort"),
+        ("dumb", "sort", ""),
+        ("xterm", "cat", ""),
+        ("xterm", "", ""),
+        ("xterm", "/no/such/pager -R", ""),
+        ("xterm", "no-such-pager", ""),
+    ],
 )
 def test_the_pager_is_the_users(term: str, wanted: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", term)

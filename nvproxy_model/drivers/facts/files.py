@@ -61,21 +61,35 @@ def read_head(line: bytes) -> dict[str, Any]:
     if not (
         all(type(column) is list and len(column) == len(rows) for column in columns)
         and len(set(head["versions"])) == len(rows)
-        and all(_right(place, len(rows), *row) for place, row in enumerate(rows))
+        and all(_right(len(rows), *row) for row in rows)
+        and _ends(head["parents"])
         and all(type(head["tables"][name]) is int and 0 < head["tables"][name] < MAX_FACTS for name in TABLES)
     ):
         raise ValueError("its head is damaged")
     return head
 
 
-def _right(place: int, count: int, version: Any, parent: Any, above: Any, headers: Any, kind: Any, commit: Any) -> bool:
+def _ends(parents: list[int]) -> bool:
+    """Whether from each release its parents lead to one that has none."""
+    good: set[int] = {-1}
+    for place in range(len(parents)):
+        walked = []
+        while place not in good:
+            walked.append(place)
+            if len(walked) > len(parents):
+                return False
+            place = parents[place]
+        good.update(walked)
+    return True
+
+
+def _right(count: int, version: Any, parent: Any, above: Any, headers: Any, kind: Any, commit: Any) -> bool:
     """Whether these can be a release's columns."""
     return (
         all(type(text) is str and text.isprintable() for text in (version, above or "", kind, commit))
         and version != ""
         and type(parent) is type(headers) is int
         and -1 <= parent < count
-        and parent != place
     )
 
 
