@@ -52,6 +52,8 @@ def pager() -> str:
 
 def _is_there(program: str) -> bool:
     """Whether a shell knows it: a program, or a word of its own."""
+    import subprocess
+
     asked = ["sh", "-c", 'command -v "$1"', "sh", program]
     return subprocess.run(asked, capture_output=True, check=False, timeout=10).returncode == 0
 
