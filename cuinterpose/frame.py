@@ -21,7 +21,7 @@ SIZE = 64
 REPLY = 0x8000
 """What a reply adds to the number of its request."""
 NOBODY = bytes(IDENTITY_SIZE)
-"""The participant of a request to whoever listens there."""
+"""The participant of a request that is meant for any process listening there."""
 _ROOM = 16  # descriptors: room for one would let two in, and more than fit are flagged
 
 LAYOUT = Struct(

@@ -74,7 +74,7 @@ class Screen(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """The terminal's own bytes: whoever writes them is neither folded nor paged."""
+        """The terminal's own bytes: what is written to them is neither folded nor paged."""
         self._release()
         self._out.flush()
         return self._terminal.buffer

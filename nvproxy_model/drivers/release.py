@@ -78,7 +78,7 @@ class Release:
     origin: str = ""
     """Where this was read: ``recorded facts`` or the path of a source."""
     commands: Callable[[int], Sequence[str]] | None = field(default=None, compare=False, repr=False)
-    """Number -> the names in ``params`` that have it, where whoever made this knows it without reading them all."""
+    """Number -> the names in ``params`` that have it, if it was known without reading them all."""
     parsed: int | None = None
     """How many of the headers were parsed for the names that were asked for; None for recorded facts."""
 

@@ -15,7 +15,7 @@ def a(thing: object) -> str:
 
 
 def integer(where: str, fd: object) -> None:
-    """``where`` is the call, with {} for ``fd``. Raises TypeError for a ``fd`` that is no int."""
+    """``where`` is the call, with {} for ``fd``. Raises TypeError if ``fd`` is not an int."""
     if not isinstance(fd, int) or isinstance(fd, bool):
         raise TypeError(f"{where.format(repr(fd))}: want a descriptor, an int; got {a(fd)}")
 

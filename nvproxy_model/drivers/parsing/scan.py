@@ -121,7 +121,7 @@ def _included(path: str, names: Iterable[tuple[bool, str]], known: Collection[st
 
 
 class Said(NamedTuple):
-    """What a header's text says to whoever does not compile it."""
+    """What can be read off a header without compiling it."""
 
     includes: list[tuple[bool, str]]
     words: frozenset[bytes]
@@ -129,8 +129,8 @@ class Said(NamedTuple):
     uses_status: bool
     """Whether its code names NV_STATUS or one of its values."""
     finished: bool
-    """Whether each brace, comment and condition that it opens is closed. Not all that are cut short are told by this, and
-    conditions may open a brace twice: it takes a compiler to tell."""
+    """Whether each brace, comment and condition that it opens is closed. A header can be cut short and
+    pass this test, and conditions may open a brace twice: only a compiler can tell for certain."""
 
 
 class Headers(NamedTuple):

@@ -99,7 +99,7 @@ def page(grid: HeatMap, origin: Origin, unchecked: Mapping[str, str | None]) -> 
     if grid.breaks:
         sentences.insert(
             0,
-            f"{len(grid.breaks)} of {len(grid.rows)} structs have a change that breaks whoever holds on to an older layout;",
+            f"{len(grid.breaks)} of {len(grid.rows)} structs have a change that breaks code built for an older layout;",
         )
     if unchecked:
         sentences.append(f"Not checkable, for no public source exists: {', '.join(unchecked)}.")

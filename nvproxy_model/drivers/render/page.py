@@ -62,7 +62,7 @@ def asset(name: str) -> str:
 
 def made_at() -> str:
     """The time to state in a page, to the minute: ``SOURCE_DATE_EPOCH`` if it is set, so that a page can be made again byte
-    for byte. Raises NvproxyError for one that is no time."""
+    for byte. Raises NvproxyError if it is not a number of seconds."""
     text = os.environ.get("SOURCE_DATE_EPOCH")
     try:
         when = time.gmtime(None if text is None else int(text))

@@ -54,10 +54,10 @@ class Source(ABC):
 
     @abstractmethod
     def files(self, version: str) -> Mapping[str, str]:
-        """Path -> blob id of what lies in the ABI directories. Raises SourceError if there is no such release."""
+        """Path -> blob id of what lies in the ABI directories. Raises SourceError if the source does not have the release."""
 
     def identities(self, versions: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Ids for each release, equal for two only if ``files`` is. Raises SourceError if there is no such release."""
+        """Ids for each release, equal for two only if ``files`` is. Raises SourceError if the source does not have the release."""
         return {
             version: tuple(f"{p} {blob}" for p, blob in sorted(self.files(version).items())) for version in versions
         }
@@ -70,11 +70,11 @@ class Source(ABC):
     def select(self, version: str, places: Sequence[str], wanted: Callable[[str], bool]) -> Mapping[str, str]:
         """Path -> blob id of the wanted files at or below some places of a release's tree, for ``read``.
 
-        Raises SourceError if there is no such release, or more of them than any driver has.
+        Raises SourceError if the source does not have the release, or more of them than any driver has.
         """
 
     def provenance(self, version: str) -> Provenance:
-        """How a release is known to the source. Raises SourceError if there is no such release."""
+        """How a release is known to the source. Raises SourceError if the source does not have the release."""
         return Provenance("tree")
 
     def parent(self, version: str) -> str | None:
