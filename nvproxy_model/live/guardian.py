@@ -16,9 +16,8 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Final, NoReturn
 
 from nvproxy_model import kernel
@@ -26,6 +25,7 @@ from nvproxy_model import task_memory as memory
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.live.filter import program as watched
 from nvproxy_model.notification import Listener, NotifyError, install
+from nvproxy_model.signals import passed_on
 
 __all__ = ["NotifyError", "StartError", "Tree"]
 
@@ -105,7 +105,7 @@ class Tree:
         if self._started:
             return
         self._started = True
-        self._signals.enter_context(self._passing_on())
+        self._signals.enter_context(passed_on(self._pass_on))
         with contextlib.suppress(OSError):
             self._channel.send(_WORD.pack(_GO, 0))
 
@@ -145,28 +145,9 @@ class Tree:
                     if pid == self.pid:
                         self.status = status
 
-    @contextlib.contextmanager
-    def _passing_on(self) -> Iterator[None]:
-        """The terminal's signals reach the program by themselves; others are passed on to it."""
-
-        def pass_on(number: int, _: FrameType | None) -> None:
-            if self.status is None:
-                with contextlib.suppress(OSError):
-                    signal.pidfd_send_signal(self._pidfd, number)
-
-        before = {}
-        try:
-            for ours in (signal.SIGINT, signal.SIGQUIT):
-                before[ours] = signal.signal(ours, signal.SIG_IGN)
-            for passed in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-                before[passed] = signal.signal(passed, pass_on)
-        except ValueError:  # not the main thread: an embedder's signals are its own
-            pass
-        try:
-            yield
-        finally:
-            for changed, handler in before.items():
-                signal.signal(changed, handler)
+    def _pass_on(self, number: int) -> None:
+        if self.status is None:
+            signal.pidfd_send_signal(self._pidfd, number)
 
 
 def _receive(channel: socket.socket) -> tuple[bytes, int, list[int]]:

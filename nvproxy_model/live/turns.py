@@ -79,9 +79,10 @@ class Turns:
     def finish(self, turn: Turn) -> bool:
         """The call was answered; whether the turn is still the answering thread's."""
         with self._guard:
-            if turn.kept:
+            kept, turn.kept = turn.kept, False  # who watches may have seen it and come later
+            if kept:
                 self._turn = None
-            return turn.kept
+            return kept
 
     def _pass_on(self, turn: Turn) -> None:
         with self._guard:

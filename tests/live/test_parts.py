@@ -7,6 +7,8 @@ import functools
 import itertools
 import mmap
 import os
+import select
+import signal
 import stat
 import threading
 from pathlib import Path
@@ -27,6 +29,7 @@ from nvproxy_model.live.tally import Tally, smallest_caps
 from nvproxy_model.live.turns import Turns
 from nvproxy_model.policy.decision import Decision
 from nvproxy_model.session.ports import Buffer, Pages
+from nvproxy_model.signals import passed_on
 from nvproxy_model.trace.judge.replay import Replay
 from nvproxy_model.trace.reader import Reader
 from tests import ROOT
@@ -230,6 +233,37 @@ def test_a_turn_is_passed_on_when_a_call_takes_long() -> None:
     turns.start()
     turns.join()
     assert waited == [True, True]
+
+
+def test_a_turn_that_ended_is_not_passed_on() -> None:
+    """The one that watches may have looked before the end and come to it after."""
+    turns = Turns(lambda: None, 4)
+    assert turns.take()
+    turn = turns.begin(1)
+    assert turns.finish(turn)
+    turns._pass_on(turn)
+    assert turns._receiving.locked()  # the turn is still ours, and nobody else receives
+    turns.end()
+
+
+def test_a_signal_is_passed_on_while_nothing_runs_its_handler() -> None:
+    """As when it comes just before the wait: Python's own handlers run after it."""
+    ready, write = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        with passed_on(lambda number: os.write(write, bytes([number]))):
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+            waiting = select.poll()
+            waiting.register(ready, select.POLLIN)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert waiting.poll(20_000)
+            assert os.read(ready, 8) == bytes([signal.SIGUSR1])
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(ready)
+        os.close(write)
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 
 RUNS = sorted((ROOT / "tests" / "data" / "runs").glob("*.jsonl.gz"))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
-import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.printable import printable
+from nvproxy_model.signals import passed_on
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.format import Header, writing
 from nvproxy_model.trace.lines import Problems
@@ -33,7 +32,6 @@ __all__ = [
     "newest",
     "record",
     "shell_status",
-    "waiting",
 ]
 
 RECORDER: Final = Path(__file__).with_name("librecorder.so")
@@ -104,26 +102,6 @@ def _interpreted(head: bytes) -> bool:
     )
 
 
-@contextlib.contextmanager
-def waiting(child: int) -> Iterator[None]:
-    """While a program runs in our place: the terminal's signals are its own affair, others are passed on to it."""
-
-    def pass_on(number: int, _: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    before = {}
-    for number in (signal.SIGINT, signal.SIGQUIT):
-        before[number] = signal.signal(number, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        before[number] = signal.signal(number, pass_on)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def shell_status(returncode: int) -> int:
     """A shell's exit status of subprocess's."""
     return 128 - returncode if returncode < 0 else returncode
@@ -179,7 +157,7 @@ def record(
         except OSError as error:
             _remove(spool_path)
             raise RecordError(f"{printable(command[0])}: {error.strerror or error}") from None
-        with waiting(child.pid):
+        with passed_on(child.send_signal):
             outcome.status = shell_status(child.wait())
     head = Header(
         driver=release,

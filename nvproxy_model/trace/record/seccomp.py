@@ -12,12 +12,13 @@ from typing import Any, Final
 from nvproxy_model import task_memory
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.printable import printable
+from nvproxy_model.signals import passed_on
 from nvproxy_model.trace.decode.catalog import Catalog
 from nvproxy_model.trace.format import Header, Writer, writing
 from nvproxy_model.trace.record import notify, table
 from nvproxy_model.trace.record.arguments import Arguments
 from nvproxy_model.trace.record.notify import Listener, NotifyError, Request
-from nvproxy_model.trace.record.preload import Outcome, driver_version, newest, shell_status, waiting
+from nvproxy_model.trace.record.preload import Outcome, driver_version, newest, shell_status
 from nvproxy_model.trace.record.processes import Processes, text
 from nvproxy_model.trace.record.table import Entry
 
@@ -205,7 +206,7 @@ def record(
     try:
         with writing(output, head) as writer:
             pid, listener, wait = notify.spawn(command, NAMES, environment)
-            with listener, waiting(pid):
+            with listener, passed_on(lambda number: os.kill(pid, number)):
                 recorder = _Recorder(listener, writer, outcome, entries, values, devices)
                 recorder.run()
                 outcome.status = shell_status(wait())

@@ -344,7 +344,7 @@ def test_the_launcher_killed_and_the_spool_imported(attack: Attack, tmp_path: Pa
     attack.log.write_bytes(bytes(8))
     script = FULL.split("try:", maxsplit=1)[0] + (
         "import signal\n"
-        "preload.waiting = lambda pid: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "preload.passed_on = lambda send: os.kill(os.getpid(), signal.SIGKILL)\n"
         'preload.record(command, Path(out), driver="580.126.20", recorder=Path(recorder), environment=env)\n'
     )
     arguments = (
