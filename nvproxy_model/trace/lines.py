@@ -1,12 +1,12 @@
-"""The lines of a file that may be gzip or zstd, in bounded memory, and what was wrong with them."""
+"""The lines of a file that may be gzip, zstd, bzip2 or xz, in bounded memory, and what was wrong with them."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import zlib
-from collections.abc import Iterable, Iterator
-from typing import IO, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Final, Protocol
 
 from nvproxy_model.errors import NvproxyError
 from nvproxy_model.printable import printable
@@ -19,6 +19,8 @@ takes a quarter of it."""
 
 _CHUNK: Final = 1 << 18
 _KEPT: Final = 100
+_WINDOW: Final = 128 << 20
+"""Bytes of memory that a decoder may ask for."""
 
 
 class TraceError(NvproxyError):
@@ -52,7 +54,7 @@ def _zstd(raw: IO[bytes], first: bytes, problems: Problems) -> Iterator[bytes]:
     # A few hundred compressed bytes at a time: a block of 4 bytes may stand for 128 KiB, and this interface has no
     # bound of its own.
     step = 256
-    context = zstandard.ZstdDecompressor(max_window_size=128 << 20)
+    context = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
     decoder = context.decompressobj()
     data = first
     started = False
@@ -76,6 +78,61 @@ def _zstd(raw: IO[bytes], first: bytes, problems: Problems) -> Iterator[bytes]:
         problems.add(0, "the zstd data ends early")
 
 
+class _Decoder(Protocol):
+    """bz2.BZ2Decompressor and lzma.LZMADecompressor."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
+
+
+def _bzip2(raw: IO[bytes], first: bytes, problems: Problems) -> Iterator[bytes]:
+    import bz2
+
+    return _decoded("bzip2", bz2.BZ2Decompressor, (OSError, ValueError), raw, first, problems)
+
+
+def _xz(raw: IO[bytes], first: bytes, problems: Problems) -> Iterator[bytes]:
+    import lzma
+
+    return _decoded("xz", lambda: lzma.LZMADecompressor(memlimit=_WINDOW), (lzma.LZMAError,), raw, first, problems)
+
+
+def _decoded(
+    name: str,
+    new: Callable[[], _Decoder],
+    damaged: tuple[type[Exception], ...],
+    raw: IO[bytes],
+    first: bytes,
+    problems: Problems,
+) -> Iterator[bytes]:
+    decoder, data = new(), first
+    while True:
+        try:
+            plain = decoder.decompress(data, _CHUNK)
+        except damaged as error:
+            problems.add(0, f"damaged {name} data, the rest was not read: {printable(str(error))[:80]}")
+            return
+        if plain:
+            yield plain
+        data = b""
+        if decoder.eof:
+            data = decoder.unused_data.lstrip(b"\0") or raw.read(_CHUNK).lstrip(b"\0")
+            if not data:
+                return
+            decoder = new()
+        elif decoder.needs_input:
+            data = raw.read(_CHUNK)
+            if not data:
+                problems.add(0, f"the {name} data ends early")
+                return
+
+
 class _Joined(io.RawIOBase):
     """A file whose first bytes were read already."""
 
@@ -94,7 +151,7 @@ class _Joined(io.RawIOBase):
 
 
 def chunks(raw: IO[bytes], problems: Problems) -> Iterator[bytes]:
-    """The plain bytes of a file that may be gzip or zstd, told by its first bytes; several members or frames are one file."""
+    """The plain bytes of a file that may be compressed, told by its first bytes; several members or frames are one file."""
     first = raw.read(_CHUNK)
     if first.startswith(b"\x1f\x8b"):
         stream = gzip.GzipFile(fileobj=_Joined(first, raw), mode="rb")
@@ -112,6 +169,10 @@ def chunks(raw: IO[bytes], problems: Problems) -> Iterator[bytes]:
             yield plain
     elif first.startswith(b"\x28\xb5\x2f\xfd"):
         yield from _zstd(raw, first, problems)
+    elif first.startswith(b"BZh"):
+        yield from _bzip2(raw, first, problems)
+    elif first.startswith(b"\xfd7zXZ\0"):
+        yield from _xz(raw, first, problems)
     else:
         while first:
             yield first
@@ -119,7 +180,7 @@ def chunks(raw: IO[bytes], problems: Problems) -> Iterator[bytes]:
 
 
 def lines(raw: IO[bytes], problems: Problems, limit: int = MAX_LINE) -> Iterator[tuple[int, bytes, bool]]:
-    """The lines of a file that may be gzip or zstd: see `split`."""
+    """The lines of a file that may be compressed: see `split`."""
     return split(chunks(raw, problems), problems, limit)
 
 

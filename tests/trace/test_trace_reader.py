@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import random
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,9 @@ OPEN = '{"k":"open","t":1,"tid":5,"fd":3,"ret":3,"path":"/dev/nvidiactl"}'
 CONTROL = (
     '{"k":"ioctl","t":2,"tid":5,"fd":3,"ret":0,"dev":"/dev/nvidiactl","req":"0xc020462a","kind":"control","key":"0x102",'
     '"status":"0x0","top0":"%s"}' % ("00" * 32)
+)
+PACKERS = pytest.mark.parametrize(
+    "pack", [gzip.compress, zstandard.compress, partial(bz2.compress, compresslevel=1), lzma.compress]
 )
 HEAD = '{"schema":"nvproxy-trace/1","driver":"580.126.20"}'
 
@@ -146,16 +152,17 @@ def test_the_driver_is_read_off_the_version_check(traces: dict[str, Path]) -> No
     assert reader.drivers["580.159.04"] == 2
 
 
-def test_concatenated_gzip_members_and_zstd_frames(write: Write) -> None:
+def test_concatenated_members_and_frames(write: Write) -> None:
     half = (OPEN + "\n").encode()
     other = (CONTROL + "\n").encode()
-    for packed in (gzip.compress(half) + gzip.compress(other), zstandard.compress(half) + zstandard.compress(other)):
+    for pack in (gzip.compress, zstandard.compress, bz2.compress, lzma.compress):
+        packed = pack(half) + pack(other)
         records, reader = read(write(packed))
         assert [record.k for record in records] == ["open", "ioctl"]
         assert reader.complete
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+@PACKERS
 def test_a_truncated_archive_gives_what_it_holds(pack: Callable[[bytes], bytes], write: Write) -> None:
     noise = "".join(f'{{"k":"close","t":{i * 7919 % 10007},"tid":5,"fd":{i}}}\n' for i in range(20000))
     packed = pack(noise.encode())
@@ -164,7 +171,7 @@ def test_a_truncated_archive_gives_what_it_holds(pack: Callable[[bytes], bytes],
     assert "ends early" in " ".join(reader.problems.texts("t"))
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+@PACKERS
 def test_damage_in_an_archive_is_one_line(pack: Callable[[bytes], bytes], write: Write) -> None:
     noise = random.Random(7)
     packed = bytearray(pack(((OPEN + "\n") * 50 + "x" * 3000 + noise.randbytes(4000).hex()).encode()))
@@ -230,11 +237,20 @@ def test_a_64_mib_line_and_a_long_file_take_flat_memory(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_read_in_pieces(write: Write) -> None:
-    bomb = gzip.compress(b"a" * (200 << 20), 9)
-    reader = Reader(write(bomb + gzip.compress((OPEN + "\n").encode())))
+    for pack in (gzip.compress, bz2.compress):
+        reader = Reader(write(pack(b"a" * (200 << 20)) + pack((OPEN + "\n").encode())))
+        with pytest.raises(TraceError):
+            list(reader)
+        assert "more than" in reader.problems.texts("t")[0]
+
+
+def test_xz_that_wants_more_memory_than_it_gets(write: Write) -> None:
+    """Its header names a dictionary of 512 MiB."""
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 512 << 20}]
+    reader = Reader(write(lzma.compress((OPEN + "\n").encode(), filters=filters)))
     with pytest.raises(TraceError):
         list(reader)
-    assert "more than" in reader.problems.texts("t")[0]
+    assert "damaged xz data" in reader.problems.texts("t")[0]
 
 
 def test_lines_are_those_of_split() -> None:

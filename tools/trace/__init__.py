@@ -17,7 +17,8 @@ _FILES = argument(
     "files",
     metavar="FILE",
     nargs="+",
-    help="a trace, or a log that import reads: plain, gzip or zstd; several files of one strace -ff; - for standard input",
+    help="a trace, or a log that import reads: plain, gzip, zstd, bzip2 or xz; several files of one strace -ff;"
+    " - for standard input",
 )
 _KIND = argument(
     "--from",
@@ -26,7 +27,7 @@ _KIND = argument(
     metavar="KIND",
     help="the file is a log of this kind (default: its lines decide)",
 )
-_FILE = argument("file", metavar="FILE", help="a trace: plain, gzip or zstd; - for standard input")
+_FILE = argument("file", metavar="FILE", help="a trace: plain, gzip, zstd, bzip2 or xz; - for standard input")
 _DRIVER = driver("the release to name numbers and read structs by (default: the one that the trace names)")
 _JUDGE = driver("the release whose rules judge (default: the one that the trace names)")
 _OUTPUT = argument(

@@ -32,6 +32,7 @@ _SAMPLE_TEXT: Final = 4 << 20
 """What is looked at before a file's kind is decided: so many lines, or so many characters."""
 
 _DRIVER: Final = re.compile(r"[Dd]river [Vv]ersion:? {1,3}(\d{3}\.\d{1,3}(?:\.\d{1,3})?)\b(?!\.)")
+_OURS: Final = re.compile(r"/dev/nvidia|\bnvproxy\b|_IOC\(|\bioctl\b.{0,80}0xc0[0-9a-fA-F]{2}46")
 _PER_THREAD: Final = re.compile(r"\.(\d{1,9})$")
 """strace -ff: one file a thread, named for it."""
 
@@ -39,9 +40,9 @@ _PER_THREAD: Final = re.compile(r"\.(\d{1,9})$")
 class Import:
     """The records of one or several files of one log, as JSON objects of the trace format.
 
-    A file may be gzip or zstd, in UTF-8 or UTF-16; ``-`` is standard input. Several files of strace (``-ff``) are merged by time.
-    ``kind`` is one of `KINDS`; None: the lines decide. After the first record ``kind`` is known; ``drivers`` are the releases that
-    the log has named so far, each with its line.
+    A file may be gzip, zstd, bzip2 or xz, in UTF-8 or UTF-16; ``-`` is standard input. Several files of strace (``-ff``) are merged
+    by time. ``kind`` is one of `KINDS`; None: the lines decide. After the first record ``kind`` is known; ``drivers`` are the
+    releases that the log has named so far, each with its line.
 
     Raises TraceError when a file cannot be read, or when none of its lines is of a kind that we know.
     """
@@ -54,6 +55,8 @@ class Import:
         self.drivers: dict[str, int] = {}
         self.lines = 0
         """The number of the line that was read last."""
+        self._unknown: Line | None = None
+        """The first line about an NVIDIA device that is of no kind."""
 
     @property
     def driver(self) -> str | None:
@@ -97,6 +100,8 @@ class Import:
                 found = next((name for name, (takes, _) in KINDS.items() if takes(line)), None)
                 if found is not None:
                     votes[found] += 1
+                elif self._unknown is None and _OURS.search(line.text) is not None:
+                    self._unknown = line
                 elif syntax.is_summary(line):
                     raise TraceError(
                         f"{printable(self.name)}: a summary of strace -c, which counts calls and shows none"
@@ -112,9 +117,12 @@ class Import:
         return _chain(sample, file)
 
     def _fail(self) -> None:
+        why = f" ({self.problems.kept[0][1]})" if self.problems.count else ""
+        if self._unknown is not None:
+            line = self._unknown
+            why += f"; line {line.number} is about an NVIDIA device, in a form that is not known: {printable(line.text[:80])!r}"
         raise TraceError(
-            f"{printable(self.name)}: no line of strace, of nvproxy's log or of the ioctl sniffer in it"
-            + ("" if not self.problems.count else f" ({self.problems.kept[0][1]})")
+            f"{printable(self.name)}: no line of strace, of nvproxy's log or of the ioctl sniffer in it{why}"
         )
 
     def _joined(self, files: Sequence[Iterator[Line]]) -> Iterator[Line]:

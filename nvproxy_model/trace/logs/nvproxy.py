@@ -108,14 +108,15 @@ class _Log:
         self.when = 0
 
     def line(self, line: Line) -> Iterator[Fields]:
-        """The calls that a line begins, ends or refuses. Two threads may have written theirs without a newline between."""
-        if line.text.count(_MARK) < 2:
+        """The calls that a line begins, ends or refuses. Messages stand in one line where two threads wrote at once, or where
+        a form that was filled in with them took the newlines out."""
+        texts = [text for text in _HEADER.split(line.text) if _MARK in text or "/dev/" in text]
+        if len(texts) < 2:
             yield from self.message(line)
             return
-        *earlier, last = _HEADER.split(line.text)
-        for text in filter(None, earlier):
+        for text in texts[:-1]:
             yield from self.message(Line(line.number, text, *strip(text), True))
-        yield from self.message(Line(line.number, last, *strip(last), line.whole))
+        yield from self.message(Line(line.number, texts[-1], *strip(texts[-1]), line.whole))
 
     def message(self, line: Line) -> Iterator[Fields]:
         text = line.text

@@ -1,21 +1,21 @@
 """The lines of a log without what tools put around them: one grammar for all readers.
 
 A log reaches us through a terminal, a container runtime, journalctl, grep, a bug tracker. Each adds its own wrapping: colours,
-JSON objects, time stamps, pod names, line numbers, quotes, indentation. `texts` takes the wrapping off and yields `Line` objects;
-what a line says is the business of the reader that gets it.
+JSON objects (`envelopes`), time stamps, pod names, line numbers, quotes, indentation. `texts` takes the wrapping off and yields
+`Line` objects; what a line says is the business of the reader that gets it.
 """
 
 from __future__ import annotations
 
 import codecs
-import csv
 import html
-import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from nvproxy_model.trace.logs.envelopes import FIELD, Joiner, opened
 
 __all__ = ["LINE_LIMIT", "Clock", "Line", "Time", "strip", "texts", "utf8"]
 
@@ -104,101 +104,31 @@ def utf8(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 _ESCAPE: Final = re.compile(
     r"(?:\x1b|\x9b|\^\[|#033)"
-    r"(?:\[[0-9;:?]{0,40}[A-Za-z]|\][^\x07\x1b]{0,255}(?:\x07|\x1b\\)|[=>()][0-9A-Za-z]?)"
+    r"(?:\[[0-9;:?]{0,40}[A-Za-z]|\][^\x07\x1b]{0,255}(?:\x07|\x1b\\)|_[^\x07\x1b]{0,255}(?:\x07|\x1b\\)|[=>()][0-9A-Za-z]?)"
 )
 """ECMA-48 control sequences and titles: raw, and as cat -v and syslog daemons write the escape character."""
 
 
+_TYPESET: Final = str.maketrans(
+    {
+        **dict.fromkeys("\u201c\u201d\u201e\u201f", '"'),
+        **dict.fromkeys("\u2018\u2019", "'"),
+        **dict.fromkeys("\u00a0\u202f", " "),
+        "\u200b": None,
+    }
+)
+"""What word processors, chats and web pages make of quotes and spaces. strace and runsc write none of these characters."""
+
+
 def _plain(text: str) -> str:
     text = text.strip("\r\ufeff\0")
+    if text.endswith(("`", "|", "\u2502", "<br>", "<br/>")):
+        text = text.removesuffix("<br>").removesuffix("<br/>").rstrip(" `|\u2502")
+    if not text.isascii():
+        text = text.translate(_TYPESET)
     if "&quot;" in text or "&gt;" in text or "&#34;" in text:
         text = html.unescape(text)
     return _ESCAPE.sub("", text) if "[" in text or "]" in text or "\x1b" in text else text
-
-
-# Envelopes
-
-_KEYS: Final = (
-    "msg",
-    "message",
-    "MESSAGE",
-    "log",
-    "textPayload",
-    "text",
-    "body",
-    "stringValue",
-    "line",
-    "@message",
-    "_raw",
-)
-"""Where JSON logs keep the line: runsc, Kubernetes, journald, Docker, Cloud Logging, OpenTelemetry, CloudWatch, Splunk."""
-_FIELD: Final = re.compile(r'\s*"(?:' + "|".join(map(re.escape, _KEYS)) + r')"\s*:\s*("(?:[^"\\]|\\.)*")\s*,?\s*')
-_LOG: Final = re.compile(r"nvproxy: |NVIDIA driver version|ioctl[(:]|open(?:at2?)?\(|<\.\.\. \w+ resumed>|/dev/nvidia")
-_DEPTH: Final = 4
-"""Envelopes in envelopes: Docker's JSON around runsc's, in an array that a web page exported."""
-_INNER: Final = 4096
-"""Lines in one envelope."""
-
-
-def _strings(value: Any, depth: int = 0) -> Iterator[str]:
-    """The log lines in a parsed JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif depth > _DEPTH:
-        return
-    elif isinstance(value, list):
-        if value and all(type(item) is int and 0 <= item < 256 for item in value):
-            yield bytes(value).decode("utf-8", "replace")  # journald's form of a message with control characters
-            return
-        for item in value:
-            yield from _strings(item, depth + 1)
-    elif isinstance(value, dict):
-        for key in _KEYS:
-            if isinstance(value.get(key), (str, list, dict)):
-                yield from _strings(value[key], depth + 1)
-                return
-        for item in value.values():
-            yield from (text for text in _strings(item, depth + 1) if _LOG.search(text))
-
-
-_MESSAGE: Final = re.compile(r'(?:^|\s)(?:msg|message)=("(?:[^"\\]|\\.)*")')
-"""logfmt, as containerd and dockerd write it."""
-
-
-_CSV: Final = re.compile(r'(?:[^"(]{0,512},)?"')
-
-
-def _cells(text: str) -> list[str]:
-    """The cells of a line of CSV that hold a log line."""
-    try:
-        return [cell for cell in next(csv.reader([text]), []) if _LOG.search(cell)]
-    except csv.Error:
-        return []
-
-
-def _envelope(text: str) -> tuple[list[str], bool] | None:
-    """The lines in a JSON envelope and whether the last one is whole; None for a text that is not one."""
-    field = _FIELD.fullmatch(text) or _MESSAGE.search(text)
-    if field is not None:
-        source = field[1]
-    elif _CSV.match(text):
-        return (cells, True) if len(cells := _cells(text)) == 1 and cells[0] != text else None
-    else:
-        source = text.strip().rstrip(",")
-        if source.startswith(("[{", "[ {")) and not source.endswith("]"):
-            source = source[1:]
-        elif source.startswith("{") and source.endswith(("]", "],")):
-            source = source.rstrip("],")
-        if not source.startswith(("{", "[{", "[ {")):
-            return None
-    try:
-        value = json.loads(source)
-    except (ValueError, RecursionError):
-        return None
-    # Docker's json-file driver cuts a line at 16 KiB: only the last piece ends in a newline.
-    whole = not (isinstance(value, dict) and "stream" in value and not str(value.get("log", "\n")).endswith("\n"))
-    lines = [line for found in _strings(value) for line in re.split(r"[\r\n]", found) if line]
-    return lines[:_INNER], whole
 
 
 # Prefixes
@@ -217,21 +147,27 @@ _PART: Final = re.compile(
     | [IWEFD](?P<klog>\d{{4}}[ ]{_CLOCK})[ ]+\d{{1,10}}[ ]+[^\s\]]{{1,255}}\]
     | (?P<clock>{_CLOCK})[ ]+
     | (?P<epoch>\d{{9,12}}\.\d{{1,9}})[ ]+{_SENDER}
+    | <\d{{1,3}}>\d{{1,2}}[ ](?P<rfc5424>\d{{4}}-\d\d-\d\dT{_CLOCK}(?:Z|[+-]\d\d:\d\d))[ ](?:\S{{1,255}}[ ]){{4}}
+      (?:-|(?:\[[^\]\\"]{{1,64}}(?:"(?:[^"\\]|\\.){{0,512}}"[^\]\\"]{{0,64}}){{0,32}}\]){{1,8}})(?:[ ]|$)
     | (?:\(\+\s*(?P<since>\d{{1,9}}\.\d{{1,9}})\)|(?P<delta>\d{{1,8}}\.\d{{1,9}})[ ]+)
     | (?:stdout|stderr)[ ][FP](?:[ ]|$)
     | <\d{{1,3}}>(?:\d[ ])?
     | (?P<column>\d{{1,30}})(?:<[^<>]{{0,255}}>)?(?:[ ]/\*[^*]{{0,255}}\*/)?(?P<gap>\s+)
     | \[[^\[\]]{{0,255}}\]:?
+    | \((?:\w{{1,64}}[ ])?pid=\d{{1,10}}(?:,[ ]ip=[\w.:]{{1,64}})?\)(?=[ ])
+    | \d{{1,9}}\)[ ]
     | [\w./@-]{{1,255}}\s{{0,80}}\|(?:\s|$)
     | (?:[^\s:"()\[\]=,]{{1,255}}[:-])?\d{{1,9}}[:-](?!\d)
     | [^\s:"()\[\]=,]{{1,255}}\.\w{{1,8}}:(?!\d)
+    | \{{[\w.-]{{1,64}}="[^"\\]{{0,255}}"(?:,[ ]?[\w.-]{{1,64}}="[^"\\]{{0,255}}"){{0,32}}\}}
     | MESSAGE=
-    | >|[-*+][ ]|`{{1,3}}
+    | [>\u2502]|[-*+][ ]|\+(?=[\w\[<])|`{{1,3}}
     """,
     re.VERBOSE,
 )
 """One prefix: strace's process and time columns (-f, -o, -r, -t, -i, -n, -Y), dates of journalctl, syslog and kubectl with the
-sender behind them, klog's header, CRI's stream and flag, [pod/...], docker compose's name, grep's file and line, quotes."""
+sender behind them, syslog's header (RFC 5424), klog's, CRI's stream and flag, [pod/...], docker compose's name, Ray's process,
+Loki's labels, grep's file and line, quotes, lists, a patch's plus."""
 _PARTS: Final = 16
 
 
@@ -278,7 +214,7 @@ def _of_day(clock: str) -> int:
 
 
 def _time(match: re.Match[str]) -> Time | None:
-    for name in ("iso", "syslog", "klog"):
+    for name in ("iso", "syslog", "klog", "rfc5424"):
         if match[name]:
             return _date(match[name])
     if match["clock"]:
@@ -311,62 +247,36 @@ def strip(text: str) -> _Stripped:
 
 # The whole
 
+_DEPTH: Final = 4
+"""Envelopes in envelopes: Docker's JSON around runsc's, in an array that a web page exported."""
 _PARTIAL: Final = re.compile(r"^(.{0,512}?\b(stdout|stderr) )([FP]) ")
 _CONTINUED: Final = re.compile(r"[0-9a-fA-F]{1,8}(?:, | ?\(|\)|\s*$)")
 _OPEN_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]{0,15}$")
 
 
-class _Joiner:
-    """Puts the pieces of lines together that a container runtime cut: CRI's P and F, Docker's missing newline."""
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._number = 0
-
-    def add(self, number: int, text: str, whole: bool) -> tuple[int, str] | None:
-        """The line that this piece completes; None while more is to come."""
-        if not self._held:
-            self._number = number
-        if whole or len(self._held) + len(text) > LINE_LIMIT:
-            done, self._held = self._held + text, ""
-            return self._number, done
-        self._held += text
-        return None
-
-    def rest(self) -> tuple[int, str] | None:
-        return (self._number, self._held) if self._held else None
-
-
-def _unwrapped(number: int, text: str, ended: bool, join: _Joiner, depth: int = 0) -> Iterator[tuple[int, str, bool]]:
+def _unwrapped(number: int, text: str, ended: bool, join: Joiner, depth: int = 0) -> Iterator[tuple[int, str, bool]]:
     """(line number, text, whether it is whole) of every line of the program's in one line of the file."""
     text = _plain(text)
     if '"' in text and depth < _DEPTH:
-        body = (
-            text
-            if _FIELD.fullmatch(text)
-            else strip(text).body
-            if not text.lstrip().startswith(("[{", "[ {"))
-            else text
-        )
-        if (found := _envelope(body)) is not None:
-            lines, whole = found
-            for inner in lines[:-1]:
+        body = text if FIELD.fullmatch(text) or text.lstrip().startswith(("[{", "[ {")) else strip(text).body
+        if (found := opened(body)) is not None:
+            for inner in found.lines[:-1]:
                 yield from _unwrapped(number, inner, True, join, depth + 1)
-            if lines and (done := join.add(number, lines[-1], whole)) is not None:
-                yield from _unwrapped(done[0], done[1], True, join, depth + 1)
+            if found.lines:
+                for at, inner in join.add(number, found.lines[-1], found.whole):
+                    yield from _unwrapped(at, inner, True, join, depth + 1)
             return
     partial = _PARTIAL.match(text) if depth == 0 and (" P " in text[:600] or " F " in text[:600]) else None
     if partial is not None:
-        done = join.add(number, text[partial.end() :], partial[3] == "F")
-        if done is not None:
-            yield done[0], partial[1] + partial[3] + " " + done[1], ended
+        for at, whole in join.add(number, text[partial.end() :], partial[3] == "F"):
+            yield at, partial[1] + partial[3] + " " + whole, ended
         return
     yield number, text, ended
 
 
 def texts(lines: Iterable[tuple[int, bytes, bool]]) -> Iterator[Line]:
     """The program's lines in numbered lines of a file: (number from 1, bytes, whether a newline ended them)."""
-    join = _Joiner()
+    join = Joiner(LINE_LIMIT)
 
     def unwrapped() -> Iterator[tuple[int, str, bool]]:
         for number, line, ended in lines:
@@ -376,21 +286,40 @@ def texts(lines: Iterable[tuple[int, bytes, bool]]) -> Iterator[Line]:
                 yield from _unwrapped(number, text, True, join)
             yield from _unwrapped(number, last, ended, join)
         if (rest := join.rest()) is not None:
-            yield *rest, False
+            yield from _unwrapped(*rest, False, join, 1)
 
-    held: tuple[int, str, bool] | None = None
+    held: Line | None = None
+    counted = _Counted()
     for number, text, ended in unwrapped():
+        line = Line(number, text, *strip(text), ended)
         if held is not None:
             # A terminal or a mail program broke the line inside a number: the next one begins with the rest of it.
-            broken = _OPEN_NUMBER.search(held[1][-20:]) is not None and _CONTINUED.match(text) is not None
-            yield _line(held[0], held[1], held[2] and not broken)
-        held = number, text, ended
+            broken = _OPEN_NUMBER.search(held.text[-20:]) is not None and _CONTINUED.match(text) is not None
+            yield counted.line(replace(held, whole=False) if broken else held, line)
+        held = line
     if held is not None:
-        yield _line(*held)
+        yield counted.line(held, None)
 
 
-def _line(number: int, text: str, whole: bool) -> Line:
-    return Line(number, text, *strip(text), whole)
+class _Counted:
+    """Tells numbers that a pager or an editor put before the lines from strace's process numbers, which look alike."""
+
+    def __init__(self) -> None:
+        self._next: int | None = None
+        """The next line's number; None until a line shows whether they are counted, -1 where they are not."""
+
+    def line(self, line: Line, after: Line | None) -> Line:
+        """The line, without a process where its number only counts. ``after``: the line that follows it."""
+        if line.pid is None or self._next == -1:
+            return line
+        number = int(line.pid)
+        if self._next is None:
+            follows = after is not None and after.pid is not None and int(after.pid) == number + 1
+            self._next = number if follows and number == line.number and "[pid" not in line.text else -1
+        if number != self._next:
+            return line
+        self._next += 1
+        return replace(line, pid=None)
 
 
 _FUTURE: Final = (1 << 33) * _SECOND

@@ -17,10 +17,10 @@ __all__ = ["is_line", "records"]
 
 _KINDS: Final = {"Control": "control", "Alloc": "alloc", "Frontend": "fe", "UVM": "uvm", "Unknown": "other"}
 _HEX: Final = r"0x[0-9a-fA-F]{1,8}"
-_BEGIN: Final = re.compile(rf"\b(?:{'|'.join(_KINDS)}) ioctl: (?:path=\S{{1,4096}} )?request=")
+_BEGIN: Final = re.compile(rf"(?:\b|(?<=\\[nt]))(?:{'|'.join(_KINDS)}) ioctl: (?:path=\S{{1,4096}} )?request=")
 _HEADING: Final = re.compile(r"=+ Unsupported ioctls =+|(?:Frontend|Control|Alloc|UVM|Unknown): None")
 _CALL: Final = re.compile(
-    rf"\b(?P<class>{'|'.join(_KINDS)}) ioctl: (?:path=(?P<path>\S{{1,4096}}) )?request=(?P<request>{_HEX}) "
+    rf"(?P<class>{'|'.join(_KINDS)}) ioctl: (?:path=(?P<path>\S{{1,4096}}) )?request=(?P<request>{_HEX}) "
     rf"\[nr=\w{{1,40}}(?: \(\d{{1,10}}\))?(?:, (?:cmd|hClass)=(?P<key>{_HEX})(?: \(\d{{1,10}}\))?)?(?:, size=\d{{1,6}})?\] "
     rf"=> ret=(?P<ret>-?\d{{1,10}})(?: status=(?P<status>{_HEX}))?"
 )
@@ -34,16 +34,15 @@ def is_line(line: Line) -> bool:
 def records(lines: Iterable[Line], problems: Problems) -> Iterator[dict[str, Any]]:
     """The calls that the sniffer printed."""
     for line in lines:
-        if _BEGIN.search(line.text) is None:
-            continue
-        try:
-            yield _record(line)
-        except ValueError as error:
-            problems.add(line.number, str(error))
+        for begin in _BEGIN.finditer(line.text):  # more than one where the newlines were lost
+            try:
+                yield _record(line, begin.start())
+            except ValueError as error:
+                problems.add(line.number, str(error))
 
 
-def _record(line: Line) -> dict[str, Any]:
-    match = _CALL.search(line.text)
+def _record(line: Line, at: int) -> dict[str, Any]:
+    match = _CALL.match(line.text, at)
     if match is None:
         raise ValueError("a sniffer line that is not whole")
     kind, request = _KINDS[match["class"]], int(match["request"], 16)

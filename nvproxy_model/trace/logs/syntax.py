@@ -54,8 +54,8 @@ _RESULT: Final = re.compile(
     r"\s*=\s+(?P<ret>\?|0x[0-9a-fA-F]{1,40}|-?\d{1,40})(?P<path><(?:->|[^<>]|<[^<>]{0,4096}>){0,8192}>)?"
 )
 _ERRNO: Final = re.compile(r"\s(?:(?P<name>E[A-Z0-9]{1,20})\b|\(errno (?P<number>\d{1,4})\))")
-_GLUED: Final = re.compile(r"\b(?:ioctl|open|openat|close)\(")
-"""Two threads or programs wrote into one file: a call behind a result."""
+_GLUED: Final = re.compile(r"(?:\b|(?<=\\n))(?:ioctl|open|openat|close)\(")
+"""A call behind a result: two threads or programs wrote into one file, or the newline was lost or became two characters."""
 _DURATION: Final = re.compile(r"<(\d{1,9}(?:\.\d{1,9})?)>\s*$")
 _SUMMARY: Final = re.compile(r"% time\s+seconds\s+usecs/call\s+calls")
 

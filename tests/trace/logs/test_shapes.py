@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nvproxy_model.trace.lines import TraceError
 from nvproxy_model.trace.logs.kinds import Import
 from nvproxy_model.trace.logs.prefixes import LINE_LIMIT
 
@@ -149,6 +150,16 @@ PREFIXES = [
     "MESSAGE=",
     "pod-abc main ",
     "unheard of tool, v2 | ",
+    '<165>1 2026-11-30T10:22:01.003Z node runsc 221 ID47 [ex@32473 a="b [1]"][x y="z"] ',
+    "<34>1 2026-11-30T10:22:01.003+01:00 node runsc - - - ",
+    '2026-11-30T10:22:01Z {app="train", pod="a-7f"} ',
+    "(pid=1234) ",
+    "(RayTrainWorker pid=1234, ip=10.0.0.1) ",
+    "\x1b_bk;t=1700000000123\x07",
+    "+",
+    "1) ",
+    "\u00a0\u00a0",
+    "\u2502 ",
 ]
 
 
@@ -178,6 +189,14 @@ ENVELOPES = [
     lambda line: json.dumps([{"textPayload": line}]),
     lambda line: json.dumps([{"textPayload": line, "severity": "INFO"}], indent=2),
     lambda line: "  " + json.dumps({"text": line}) + ",",
+    json.dumps,
+    lambda line: json.dumps({"stream": "stderr", "logtag": "F", "log": line}),
+    lambda line: json.dumps({"kubernetes": {"pod": "x"}, "log": line, "stream": "stderr"}),
+    lambda line: json.dumps({"msg": "a line", "fields": {"line": line}}),
+    lambda line: json.dumps({"message": line, "log": {"file": "x"}, "event": {"original": line}}),
+    lambda line: "[0] kube.var.log: [[1700000000.1, {}], " + json.dumps({"log": line}) + "]",
+    lambda line: json.dumps({"data": {"result": [{"stream": {"a": "b"}, "values": [["1700000000", line]]}]}}),
+    lambda line: json.dumps({"hits": {"hits": [{"_source": {"message": line}}]}}, indent=1),
 ]
 
 
@@ -203,6 +222,58 @@ def test_a_line_in_pieces(first: str, last: str, write: Write) -> None:
     for at in range(1, len(line)):
         records, source = read(write(f"{first % line[:at]}\n{last % line[at:]}\n"), "nvproxy-log")
         assert ([r["key"] for r in records], source.problems.count) == (["0x20803504"], 0), at
+
+
+def test_lines_that_lost_their_newlines(write: Write) -> None:
+    """In one string, in objects whose lines never had one, and with nothing between: read, or counted, never lost."""
+    log = "".join(
+        f"I1021 20:39:11.86{n:04}   33296 strace.go:605] [   1:   1] smi X ioctl(0x3 {CTL}, 0xc04846d2, 0x7e) = 0 (0x0) (2µs)\n"
+        for n in range(5)
+    )
+    bare = "".join(json.dumps({"stream": "stderr", "log": line}) + "\n" for line in log.splitlines())
+    for text in (json.dumps(log), bare, bare + bare, log.replace("\n", " ") + "\n"):
+        records, source = read(write(text))
+        assert (len(records), source.problems.count) == (10 if text == bare + bare else 5, 0)
+    calls = f"{OPENED}\n{ASKED}\n"
+    for between in (" ", "\\n"):
+        records, source = read(write(calls.replace("\n", between) + "\n"))
+        assert [(line, "second call" in text) for line, text in source.problems.kept] == [(1, True)]
+    sniffed = "Control ioctl: request=0xc020462a [nr=0x2a (42), cmd=0x20801348 (545264456)] => ret=0"
+    for between in (" ", "\\n", "\\t"):
+        records, source = read(write(between.join([sniffed] * 3) + "\n"))
+        assert (len(records), source.problems.count) == (3, 0)
+
+
+def test_one_object_with_many_lines(write: Write) -> None:
+    """As an export of a log service has them, in one line of the file."""
+    text = json.dumps([{"message": line} for line in [OPENED, *[ASKED] * 6000]])
+    records, source = read(write(text))
+    assert (len(records), source.problems.count) == (6001, 0)
+
+
+def test_lines_that_a_pager_counted(write: Write) -> None:
+    """The numbers look like strace's process column, and are none: the descriptor is known in each line."""
+    calls = [OPENED, *[ASKED] * 4]
+    counted = "".join(f"{number:6}  {call}\n" for number, call in enumerate(calls, 1))
+    records, source = read(write(counted))
+    assert ([r["pid"] for r in records], source.problems.count) == ([0] * 5, 0)
+    assert [r["dev"] for r in records[1:]] == [CTL] * 4
+    processes = "".join(f"{pid} {call}\n" for pid, call in zip([1, 1, 2, 2, 3], calls, strict=True))
+    assert [r["pid"] for r in read(write(processes))[0]] == [1, 1, 2, 2, 3]
+
+
+def test_what_a_word_processor_made_of_it(write: Write) -> None:
+    text = f"{OPENED}\n{ASKED}\n".replace('"', "\u201d").replace(" ", "\u00a0")
+    for end in ("", "`", " <br>", " \u2502"):
+        records, source = read(write("".join(f"{line}{end}\n" for line in text.splitlines())))
+        assert ([r.get("dev", r.get("path")) for r in records], source.problems.count) == ([CTL, CTL], 0)
+
+
+def test_a_form_that_is_not_known_is_shown(write: Write) -> None:
+    with pytest.raises(
+        TraceError, match=r"line 2 is about an NVIDIA device, in a form that is not known: 'ok: .host. => openat"
+    ):
+        read(write(f"a word\nok: [host] => {OPENED}\n"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
