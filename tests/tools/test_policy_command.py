@@ -183,6 +183,11 @@ def test_what_is_not_a_call_is_said_and_is_no_answer(run: Any, text: str, kind: 
         ("0xa081", 1, ["NVA081_VGPU_CONFIG (class 0xa081)"]),
         ("NV_EVENT_BUFFER", 1, ["needs profiling; the sandbox has compute,utility", "compute,utility,profiling"]),
         ("NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS", 0, ["admitted: NV2080_CTRL_CMD_GPU_GET_NAME_STRING"]),
+        (
+            "NV_CHANNEL_ALLOC_PARAMS",
+            0,
+            ["is the parameters of 5 calls: TURING_CHANNEL_GPFIFO_A (admitted), AMPERE_CHANNEL_GPFIFO_A (admitted)"],
+        ),
         ("0x41", 0, ["0x41 can be 3 calls", "as an NV status is NV_ERR_INVALID_STRING_LENGTH"]),
     ],
 )

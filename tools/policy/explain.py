@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if found.said:
         head += f"; in the pasted line {found.said}"
-    emit(args, document, _text(head, answers) if answers else _text_not_a_call(found), (_COLUMNS, map(_row, answers)))
+    emit(args, document, _text(args.what, head, answers) if answers else _text_not_a_call(found), (_COLUMNS, map(_row, answers)))
     if not answers:
         return UNKNOWN
     return ADMITTED if any(answer["verdict"] == "admitted" for answer in answers) else REFUSED
@@ -317,8 +317,12 @@ def _decoded(call: Call) -> dict[str, Any] | None:
     }
 
 
-def _text(head: str, answers: list[dict[str, Any]]) -> Iterator[str]:
-    if len(answers) > 1:
+def _text(what: str, head: str, answers: list[dict[str, Any]]) -> Iterator[str]:
+    if len({answer["hex"] for answer in answers}) > 1:
+        calls = ", ".join(f"{answer['name'] or answer['hex']} ({answer['verdict']})" for answer in answers)
+        yield f"{what} is the parameters of {len(answers)} calls: {calls}"
+        yield ""
+    elif len(answers) > 1:
         meant = ", ".join(f"{WORDS[answer['kind']]} ({answer['verdict']})" for answer in answers)
         yield f"{answers[0]['hex']} can be {len(answers)} calls: {meant}; --kind picks one"
         yield ""
