@@ -98,7 +98,7 @@ class Screen(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        if self._held is None:
+        if self._held is None and not self._out.closed:  # it may be, when this is closed for want of use
             self._out.flush()
 
     def finish(self) -> None:

@@ -92,6 +92,16 @@ def test_what_is_longer_than_the_terminal_is_paged() -> None:
     assert "PAGED" not in on_a_terminal(*LONG, user=False, PAGER="echo PAGED")
 
 
+def test_closing_what_was_paged_is_no_error(tmp_path: Path) -> None:
+    """Python 3.13 tells of it on the terminal."""
+    with (tmp_path / "out").open("w") as file:
+        screen = Screen(file, folds=True, pager="cat >/dev/null")
+        screen.write("line\n" * 100)
+        assert screen.paged
+        screen.finish()
+        screen.close()
+
+
 def test_a_pager_that_is_left_early_is_no_error() -> None:
     assert on_a_terminal(*LONG, PAGER="head -n 1").count("\n") == 1
 

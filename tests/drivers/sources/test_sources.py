@@ -320,8 +320,9 @@ def _extended(*headers: tuple[bytes, bytes, int]) -> Callable[[Path], Path]:
         path = root / "a.tar"
         blocks = []
         for kind, value, times in headers:
-            length = len(value) + 7
-            record = b"%d c=%s\n" % (length + len(str(length)) - 1, value)
+            length = len(value) + len(" c=\n")
+            record = b"%d c=%s\n" % (length + len(str(length + len(str(length)))), value)
+            assert record.startswith(b"%d " % len(record))
             head = tarfile.TarInfo("x")
             head.type, head.size = kind, len(record)
             blocks += [head.tobuf(tarfile.USTAR_FORMAT), record + bytes(-len(record) % 512)] * times
