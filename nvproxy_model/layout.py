@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final, Literal
 
-__all__ = ["Field", "Layout", "Leaf"]
+__all__ = ["MAX_MEMBERS", "Field", "Layout", "Leaf", "RecordKind"]
+
+MAX_MEMBERS: Final = 4096
+"""Members of a record that is read from outside, counted with those of the records in it; the largest of any release has 350.
+
+In a chain of structs, each of which holds the one before twice, the count doubles with each; a comparison looks at all.
+"""
+
+RecordKind = Literal["struct", "union"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class Layout:
     """A struct or union: ``size`` and ``align`` in bytes, members in the order of declaration."""
 
     name: str
-    kind: str
+    kind: RecordKind
     size: int
     align: int
     fields: tuple[Field, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 __all__ = [
     "ADMINISTRATOR",
@@ -14,14 +15,20 @@ __all__ = [
     "USER",
     "ClassEntry",
     "Export",
+    "Privilege",
     "Privileges",
 ]
 
-USER, ADMINISTRATOR, KERNEL, INTERNAL = "user", "administrator", "kernel", "internal"
-PRIVILEGES = (USER, ADMINISTRATOR, KERNEL, INTERNAL)
+Privilege = Literal["user", "administrator", "kernel", "internal", ""]
+
+USER: Final = "user"
+ADMINISTRATOR: Final = "administrator"
+KERNEL: Final = "kernel"
+INTERNAL: Final = "internal"
+PRIVILEGES: Final = (USER, ADMINISTRATOR, KERNEL, INTERNAL)
 """Who may call: any user; CAP_SYS_ADMIN in the first user namespace (os-interface.c: os_is_administrator()); kernel
 clients; nobody but the driver itself. From the least privilege to the most."""
-UNSAID = ""
+UNSAID: Final = ""
 """The privilege of a class before 530.30.02, where each class's constructor decides and no table says it."""
 
 
@@ -32,7 +39,7 @@ class Export:
     ``handle`` is the driver's internal class of the handle that the control is asked of, several joined with ``+``.
     """
 
-    privilege: str
+    privilege: Privilege
     struct: str | None
     handle: str
 
@@ -46,7 +53,7 @@ class ClassEntry:
     """
 
     name: str
-    privilege: str
+    privilege: Privilege
     struct: str | None
     required: bool
     internal: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import re
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,9 @@ HOSTILE: dict[str, dict[str, object]] = {
     "out of order": {"constants": b'"B":[0,1]\n"A":[0,1]'},
     "no row": {"structs": b'"S":[0,0]'},
     "no layout": {"rows": b'"a"'},
+    "no kind of record": {"rows": b'"S\\tclass\\t4\\t4"'},
+    "nobody's control": {"exports": b'"1":[0,"root\\t\\tA"]'},
+    "nobody's class": {"classes": b'"1":[0,"A\\troot\\t\\t\\tB\\t\\t-"]'},
     "a row in itself": {"rows": b'"S\\tstruct\\t4\\t4\\na\\t0\\t4\\tS\\trecord\\t\\t0"'},
     "a bomb": {"rows": b"\n" * (1 << 22)},
     "a large bomb": {"structs": bytes(1 << 25)},
@@ -186,6 +190,27 @@ def test_a_file_that_nobody_recorded_is_an_error(what: str, tmp_path: Path, monk
     monkeypatch.setenv("NVPROXY_FACTS", str(path))
     with pytest.raises(SourceError, match=r"not a file of recorded facts: [ -~]+$"):
         load()
+
+
+def test_a_file_that_an_earlier_version_kept_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NVPROXY_FACTS", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    old = tmp_path / "nvproxy-model" / "facts.json.xz"
+    old.parent.mkdir()
+    old.write_bytes(lzma.compress(b'{"schema": "nvproxy-model/facts/2"}\n'))
+    said = f"^{re.escape(str(old))}: an earlier version wrote it; .*: nvproxy-differ record --add VERSION --source REPOSITORY$"
+    for ask in (load, facts.newest):
+        with pytest.raises(SourceError, match=said):
+            ask()
+    monkeypatch.setenv("NVPROXY_FACTS", str(old))
+    for ask in (load, facts.newest):
+        with pytest.raises(SourceError, match="an earlier version wrote it"):
+            ask()
+    old.unlink()
+    monkeypatch.delenv("NVPROXY_FACTS")
+    assert load().versions == load(recorded.FACTS).versions
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import zlib
 from bisect import bisect_left
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from nvproxy_model.drivers.facts.files import COLUMNS, MAX_HEAD, SCHEMA, TABLES, read_head
-from nvproxy_model.drivers.privileges import ClassEntry, Export, Privileges
+from nvproxy_model.drivers.privileges import ClassEntry, Export, Privilege, Privileges
 from nvproxy_model.drivers.release import LayoutTable, Provenance, Release
 from nvproxy_model.errors import SourceError
 from nvproxy_model.layout import Layout
@@ -230,14 +230,16 @@ def decode_text(text: str) -> tuple[str, ...]:
 def decode_export(text: str) -> Export:
     """The inverse of ``_export``."""
     privilege, struct, handle = text.split("\t")
-    return Export(privilege, struct or None, handle)
+    return Export(cast(Privilege, privilege), struct or None, handle)
 
 
 def decode_class(text: str) -> ClassEntry:
     """The inverse of ``_class``."""
     name, privilege, struct, required, internal, parents, chips = text.split("\t")
     on = None if chips == "-" else decode_text(chips)
-    return ClassEntry(name, privilege, struct or None, required == "!", internal, decode_text(parents), on)
+    return ClassEntry(
+        name, cast(Privilege, privilege), struct or None, required == "!", internal, decode_text(parents), on
+    )
 
 
 def _export(export: Export) -> str:

@@ -18,6 +18,8 @@ __all__ = [
     "MAX_HEAD",
     "SCHEMA",
     "TABLES",
+    "Stamp",
+    "kept_file",
     "newest",
     "own_file",
     "read_head",
@@ -38,6 +40,14 @@ MAX_FACTS = 64 << 20
 COLUMNS = ("versions", "parents", "above", "headers", "kinds", "commits")
 
 
+_EARLIER = (
+    "an earlier version wrote it; remove it, and record its releases anew: "
+    "nvproxy-differ record --add VERSION --source REPOSITORY"
+)
+_EARLIER_NAME = "facts.json.xz"
+_XZ = b"\xfd7zXZ\0"
+
+
 def own_file() -> Path | None:
     """Where a user's own releases are kept: ``$NVPROXY_FACTS``, by default ``nvproxy-model/facts.zlib`` in
     ``$XDG_DATA_HOME`` or ``~/.local/share``. An empty ``$NVPROXY_FACTS`` means nowhere."""
@@ -50,6 +60,8 @@ def own_file() -> Path | None:
 
 def read_head(line: bytes) -> dict[str, Any]:
     """The head, from the first line of a file. Raises ValueError, KeyError or TypeError for what is none."""
+    if line.startswith(_XZ):
+        raise ValueError(_EARLIER)
     try:
         head: dict[str, Any] = json.loads(line)
     except (ValueError, RecursionError):
@@ -104,13 +116,31 @@ def _versions(path: Path) -> list[str]:
 
 def newest() -> str:
     """The newest recorded release, the user's own included, without reading what is recorded of it. Raises SourceError."""
-    own = own_file()
-    files = (FACTS,) if own is None or stamp(own) is None else (FACTS, own)
+    own = kept_file()
+    files = (FACTS,) if own is None else (FACTS, own[0])
     return max((version for path in files for version in _versions(path)), key=natural)
 
 
-def stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is written anew, or None if it is not there; a damaged one is found when it is read."""
+def kept_file() -> tuple[Path, Stamp] | None:
+    """A user's own file and its stamp, if there is one. Raises SourceError if there is only one that is no longer read."""
+    own = own_file()
+    if own is None:
+        return None
+    found = stamp(own)
+    if found is not None:
+        return own, found
+    earlier = own.with_name(_EARLIER_NAME)
+    if "NVPROXY_FACTS" not in os.environ and stamp(earlier) is not None:
+        raise SourceError(_EARLIER, earlier)
+    return None
+
+
+Stamp = tuple[int, int]
+"""What changes when a file is written anew."""
+
+
+def stamp(path: Path) -> Stamp | None:
+    """A file's stamp, or None if it is not there; a damaged one is found when it is read."""
     try:
         status = path.stat()
     except OSError:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from nvproxy_model.drivers.facts import encoding
 from nvproxy_model.drivers.facts.encoding import ABSENT, Encoded, Runs, at
-from nvproxy_model.drivers.facts.files import FACTS, own_file, stamp
+from nvproxy_model.drivers.facts.files import FACTS, Stamp, kept_file, stamp
 from nvproxy_model.drivers.facts.verify import verify
 from nvproxy_model.drivers.privileges import ClassEntry, Export, Privileges
 from nvproxy_model.drivers.release import LayoutTable, Provenance, Release, Wanted
@@ -32,13 +32,11 @@ def load(path: Path | None = None) -> Facts:
     """
     if path is not None:
         return _load(path, None, stamp(path))
-    own = own_file()
-    own_stamp = None if own is None else stamp(own)
-    return _load(FACTS, None if own_stamp is None else own, own_stamp)
+    return _load(FACTS, *(kept_file() or (None, None)))
 
 
 @lru_cache(maxsize=4)
-def _load(path: Path, own: Path | None, _stamp: tuple[int, int] | None) -> Facts:
+def _load(path: Path, own: Path | None, _stamp: Stamp | None) -> Facts:
     encoded = _read(path)
     return Facts(encoded if own is None else encoding.joined(encoded, _read(own)))
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 from nvproxy_model.drivers.facts.encoding import Encoded, Runs, decode_class, decode_export, decode_text
 from nvproxy_model.drivers.facts.files import TABLES
+from nvproxy_model.drivers.privileges import Privilege
 from nvproxy_model.errors import SourceError
+from nvproxy_model.layout import MAX_MEMBERS, RecordKind
 
 __all__ = ["verify"]
 
 MAX_LINES = 1 << 17
 """Names or rows of one table; the shipped facts have 15,000 constants."""
 MAX_LINE = 1 << 20
-MAX_MEMBERS = 4096
-"""Members of a record, counted with those of the records in it."""
 MAX_DEPTH = 64
 
 
@@ -42,7 +42,7 @@ def _rows(rows: Sequence[str]) -> None:
     known: list[tuple[int, int]] = []
     for row in rows:
         head, *lines = row.split("\n")
-        _, _, size, align = head.split("\t")
+        _, kind, size, align = head.split("\t")
         members, depth = len(lines), 0
         numbers = [size, align]
         for line in lines:
@@ -53,7 +53,9 @@ def _rows(rows: Sequence[str]) -> None:
                     raise ValueError("a record that comes later")
                 members += known[int(inner)][0]
                 depth = max(depth, 1 + known[int(inner)][1])
-        if any(int(number) < 0 for number in numbers) or members > MAX_MEMBERS or depth > MAX_DEPTH:
+        if kind not in get_args(RecordKind) or any(int(number) < 0 for number in numbers):
+            raise ValueError("no record of C")
+        if members > MAX_MEMBERS or depth > MAX_DEPTH:
             raise ValueError("a record that no header declares")
         known.append((members, depth))
 
@@ -63,15 +65,9 @@ def _runs(name: str, lines: Sequence[bytes], encoded: Encoded) -> None:
     before = b""
     for line in lines:
         ((key, runs),) = json.loads(b"{%b}" % line).items()
-        starts = runs[::2]
+        starts = runs[::2] if type(runs) is list else []
         ordered = all(type(start) is int for start in starts) and starts == sorted(set(starts))
-        if (
-            type(runs) is not list
-            or len(runs) % 2
-            or not runs
-            or not ordered
-            or not 0 <= starts[0] <= starts[-1] < count
-        ):
+        if not starts or len(runs) % 2 or not ordered or not 0 <= starts[0] <= starts[-1] < count:
             raise ValueError(f"{key!r} is at no releases")
         if not before < line:
             raise ValueError(f"{key!r} is not in its place")
@@ -94,11 +90,12 @@ def _values(name: str, key: str, runs: Runs, rows: int) -> None:
             raise ValueError(f"{key!r} is {value!r:.40}")
 
 
-def _decoded(name: str, key: str, value: str) -> Any:
-    if name == "exports":
-        return int(key, 16), decode_export(value)
-    if name == "classes":
-        return int(key, 16), decode_class(value)
-    if name == "texts" and key == "flags":
-        return [int(word.partition("=")[2]) for word in decode_text(value)]
-    return value
+def _decoded(name: str, key: str, value: str) -> None:
+    if name in ("exports", "classes"):
+        int(key, 16)
+        entry = decode_export(value) if name == "exports" else decode_class(value)
+        if entry.privilege not in get_args(Privilege):
+            raise ValueError(f"{key!r} is for nobody")
+    elif name == "texts" and key == "flags":
+        for word in decode_text(value):
+            int(word.partition("=")[2])

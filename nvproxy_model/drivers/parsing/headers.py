@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nvproxy_model.drivers.parsing.scan import EMBEDDED, INCLUDE_PATH, SDK, roots
 from nvproxy_model.drivers.release import Release, Wanted
 from nvproxy_model.errors import SourceError
-from nvproxy_model.layout import Field, Layout
+from nvproxy_model.layout import MAX_MEMBERS, Field, Layout, RecordKind
 
 if TYPE_CHECKING:
     from clang.cindex import Cursor, TranslationUnit, Type
@@ -22,12 +22,6 @@ __all__ = ["EXTRACTION", "extract"]
 
 EXTRACTION = "4"
 """Raise this when the same headers would yield other facts: it is part of every cache key."""
-
-MAX_MEMBERS = 4096
-"""Members of a record, counted with those of the records in it; the largest of any release has 350.
-
-In a chain of structs, each of which holds the one before twice, the count doubles with each; a comparison looks at all.
-"""
 
 STUBS = {
     "stdint.h": "".join(
@@ -321,7 +315,7 @@ class _Walk:
         size = canonical.get_size()
         if size < 0:
             return None
-        kind = "union" if canonical.get_declaration().kind == CursorKind.UNION_DECL else "struct"
+        kind: RecordKind = "union" if canonical.get_declaration().kind == CursorKind.UNION_DECL else "struct"
         own = _QUALIFIERS.sub("", spelling)
         fields = tuple(self._field(cursor) for cursor in canonical.get_fields())
         members = sum(1 + (self._members[id(field.record)] if field.record else 0) for field in fields)
