@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from . import inventory, preflight
 from .checkpoint_driver import NOT_INITIALIZED, Checkpointer, DriverError, State, within
@@ -59,15 +60,16 @@ class Step:
         return not self.why
 
 
+Outcome = Literal["done", "refused", "put back", "lost", "unclear"]
+"""What became of a checkpoint or a restore. refused: nothing was changed; put back: it was, and all goes on."""
+
+
 @dataclass
 class Report:
-    """What was done. outcome: done, refused (nothing was changed), put back (it was, and all goes on), lost, or unclear.
-
-    lost: what did not come back, a sentence each.
-    """
+    """What was done. lost: what did not come back, a sentence each."""
 
     command: str
-    outcome: str = "unclear"
+    outcome: Outcome = "unclear"
     why: str = ""
     pids: list[int] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)

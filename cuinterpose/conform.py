@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Final, Literal
 
 from . import elf, launcher, surface
 
@@ -47,6 +48,9 @@ _RESULTS = {
     "500": "not found",
 }
 _STATUSES = {"0": "found", "1": "no such symbol", "2": "version too low", "-99": "not written", "-": "not asked for"}
+
+
+Verdict = Literal["conforms", "does not conform", "cannot tell"]
 
 
 class ConformError(Exception):
@@ -277,8 +281,8 @@ class Conformance:
         return [route for route in self.routes if not any(given == route for _, given in self._given)]
 
     @property
-    def verdict(self) -> str:
-        """conforms, does not conform, or cannot tell."""
+    def verdict(self) -> Verdict:
+        """The answer in one phrase."""
         return self._answer[0]
 
     @property
@@ -287,9 +291,10 @@ class Conformance:
         return self.verdict == "conforms"
 
     @cached_property
-    def _answer(self) -> tuple[str, str, str]:
+    def _answer(self) -> tuple[Verdict, str, str]:
         """(verdict, why, what to do)"""
-        no, unknown = "does not conform", "cannot tell"
+        no: Final = "does not conform"
+        unknown: Final = "cannot tell"
         if self.ended:
             asked = list(self.plain)
             at = "before the first question" if not self.shimmed else "after the last question"

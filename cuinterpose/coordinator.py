@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from .directory import open_directory
 from .endpoint import identify
@@ -16,7 +18,9 @@ from .frame import ProtocolError, Status
 _NAME = re.compile(r"[0-9a-f]{32}")
 _AT_ONCE = 8
 
-MEANINGS = {
+State = Literal["alive", "gone", "replaced", "foreign", "broken"]
+"""What an endpoint is. broken: it breaks the protocol."""
+MEANINGS: Mapping[int, State] = {
     Status.TRANSPORT: "gone",  # nothing listens there, or no answer came in time
     Status.PARTICIPANT: "replaced",  # another participant listens there now
     Status.PEER: "foreign",  # another uid
@@ -28,14 +32,13 @@ MEANINGS = {
 class Member:
     """One endpoint.
 
-    participant: 32 hexadecimal digits, the name of its socket. endpoint: the socket's path. state: alive, gone, replaced
-    (by another participant), foreign (of another user) or broken (it breaks the protocol). pid: of the process that
+    participant: 32 hexadecimal digits, the name of its socket. endpoint: the socket's path. pid: of the process that
     answered, else None. why: for people.
     """
 
     participant: str
     endpoint: str
-    state: str
+    state: State
     pid: int | None
     why: str
 

@@ -11,6 +11,7 @@ import struct
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import asdict, dataclass
+from typing import Literal, get_args
 
 from . import remote, surface
 from .remote import Object
@@ -34,17 +35,21 @@ _STATS_WITHOUT_TRACKED = 48  # bytes
 _SHOWN = 10  # lines of what could not be read
 
 
+Route = Literal["dlsym", "dlclose", "runtime", "resolver", "direct"]
+State = Literal["covered", "bypass", "unbound", "other"]
+"""Where a reference leads. unbound: a lazy slot not used yet; other: to another interposer."""
+Verdict = Literal["covered", "bypassed", "unclear"]
+"""unclear: no CUDA is loaded, or what could not be read may change the answer."""
+
+
 @dataclass(frozen=True)
 class Reference:
-    """A slot of an object that refers to a covered name.
-
-    object, target: paths. state: covered, bypass, unbound (a lazy slot not used yet) or other (another interposer).
-    """
+    """A slot of an object that refers to a covered name. object, target: paths."""
 
     object: str
     symbol: str
-    route: str
-    state: str
+    route: Route
+    state: State
     target: str
 
 
@@ -65,8 +70,8 @@ class Diagnosis:
     unreadable: tuple[str, ...]
 
     @property
-    def verdict(self) -> str:
-        """covered, bypassed, or unclear: no CUDA is loaded, or what could not be read may change the answer."""
+    def verdict(self) -> Verdict:
+        """The answer in one word."""
         return self._answer[0]
 
     @property
@@ -80,7 +85,7 @@ class Diagnosis:
         return self._answer[2]
 
     @property
-    def _answer(self) -> tuple[str, str, str]:
+    def _answer(self) -> tuple[Verdict, str, str]:
         bypasses = sum(reference.state == "bypass" for reference in self.references)
         unread = f"{len(self.unreadable)} of its objects could not be read" if self.unreadable else ""
         if not self.drivers and not self.runtimes:
@@ -141,8 +146,7 @@ class Diagnosis:
             for reference in self.references
             if verbose or reference.state != "covered"
         ]
-        states = ("covered", "bypass", "unbound", "other")
-        lines.append("  slots     " + ", ".join(f"{counts[state]} {state}" for state in states))
+        lines.append("  slots     " + ", ".join(f"{counts[state]} {state}" for state in get_args(State)))
         shown = len(self.unreadable) if verbose else _SHOWN
         lines += [f"  unread    {line}" for line in self.unreadable[:shown]]
         if len(self.unreadable) > shown:
@@ -150,15 +154,15 @@ class Diagnosis:
         return lines
 
 
-def _route(symbol: str) -> str:
+def _route(symbol: str) -> Route:
     if symbol in ("dlsym", "dlclose"):
-        return symbol
+        return "dlsym" if symbol == "dlsym" else "dlclose"
     if symbol in surface.RUNTIME:
         return "runtime"
     return "resolver" if symbol.startswith("cuGetProcAddress") else "direct"
 
 
-def _judge(value: int, symbol: str, holder: Object, target: Object | None) -> str:
+def _judge(value: int, symbol: str, holder: Object, target: Object | None) -> State:
     """The state of a slot that holds value, within target."""
     if target is None:
         return "other" if value else "unbound"

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from . import doctor, inventory
 from .checkpoint_driver import NOT_INITIALIZED, Checkpointer, DriverError, State
@@ -43,6 +44,11 @@ class Obstacle:
     certain: bool = True
 
 
+Verdict = Literal["ready", "refused", "cannot tell"]
+"""Whether a checkpoint would succeed."""
+_VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # by status
+
+
 @dataclass(frozen=True)
 class Answer:
     """driver: what would checkpoint, or None. left_out: processes of the group that have nothing to checkpoint.
@@ -64,9 +70,9 @@ class Answer:
         return 2 if self.obstacles else 0
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """The status in words."""
-        return ("ready", "refused", "cannot tell")[self.status]
+        return _VERDICTS[self.status]
 
     def as_json(self) -> dict[str, object]:
         """The document of schema cuinterpose.preflight/1."""

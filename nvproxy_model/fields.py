@@ -19,13 +19,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import construct
 from construct.core import stream_read, stream_write
 
 from nvproxy_model.errors import DefinitionError
-from nvproxy_model.layout import Field, Layout
+from nvproxy_model.layout import Field, Layout, RecordKind
 from nvproxy_model.lifetime import Lineage, Releases, alive, releases
 from nvproxy_model.values import Values
 
@@ -331,7 +331,7 @@ def _place(ctype: str | None, subcons: tuple[Any, ...], union: bool) -> tuple[li
 class _Record(Values):
     """What CStruct and CUnion share: versions, layout, names."""
 
-    kind: str
+    kind: RecordKind
     ctype: str | None
     members: list[Member]
     size: int
@@ -474,6 +474,12 @@ class CStruct(construct.Struct, _Record):
 
     kind = "struct"
 
+    if TYPE_CHECKING:  # construct has no annotations, and what a checker makes of its code is wrong
+
+        def parse(self, data: bytes, **contextkw: Any) -> Any: ...
+
+        def build(self, obj: Any, **contextkw: Any) -> bytes: ...
+
     def __init__(
         self,
         ctype: str | None,
@@ -506,6 +512,12 @@ class CUnion(construct.Construct, _Record):
     over them."""
 
     kind = "union"
+
+    if TYPE_CHECKING:  # construct has no annotations, and what a checker makes of its code is wrong
+
+        def parse(self, data: bytes, **contextkw: Any) -> Any: ...
+
+        def build(self, obj: Any, **contextkw: Any) -> bytes: ...
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 from nvproxy_model import versions
 from nvproxy_model.abi import ALLOC, CONTROL
@@ -17,6 +17,7 @@ from nvproxy_model.drivers.privileges import (
     USER,
     ClassEntry,
     Export,
+    Privilege,
     Privileges,
 )
 from nvproxy_model.rules import Rule, active
@@ -30,6 +31,7 @@ __all__ = [
     "Authority",
     "Change",
     "Missing",
+    "State",
     "administrator_rows",
     "ask",
     "changes",
@@ -42,9 +44,11 @@ __all__ = [
     "recorded_for",
 ]
 
-NOT_EXPORTED = "not exported"
-DEPRECATED = "deprecated"
-WORDS: Mapping[str, str] = {
+NOT_EXPORTED: Final = "not exported"
+DEPRECATED: Final = "deprecated"
+State = Literal[Privilege, "not exported", "deprecated"]
+"""What the driver says of a number in one release."""
+WORDS: Mapping[State, str] = {
     USER: "any user",
     ADMINISTRATOR: "administrators only (CAP_SYS_ADMIN in the first user namespace)",
     KERNEL: "kernel clients only",
@@ -76,7 +80,7 @@ class Authority:
     """
 
     release: str
-    since: tuple[tuple[str, str], ...]
+    since: tuple[tuple[str, State], ...]
     struct: str | None
     size: int | None
     handle: str | None
@@ -84,7 +88,7 @@ class Authority:
     all_chips: tuple[str, ...]
 
     @property
-    def privilege(self) -> str:
+    def privilege(self) -> State:
         """The privilege at the release."""
         return self.since[0][1]
 
@@ -119,8 +123,8 @@ class Change:
 
     version: str
     parent: str | None
-    before: str | None
-    privilege: str
+    before: State | None
+    privilege: State
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ def _line(facts: Facts, release: str) -> Iterator[str]:
         at = facts.parent(at)
 
 
-def _state(found: Privileges, table: str, number: int, name: str | None) -> str:
+def _state(found: Privileges, table: str, number: int, name: str | None) -> State:
     entry: Export | ClassEntry | None = (found.exports if table == "control" else found.classes).get(number)
     if entry is not None:
         return entry.privilege
@@ -158,7 +162,7 @@ def ask(facts: Facts, release: str, table: str, number: int, name: str | None) -
     found = facts.privileges(release) if table in ("control", "alloc") else None
     if found is None:
         return None
-    since: list[tuple[str, str]] = []
+    since: list[tuple[str, State]] = []
     for version in _line(facts, release):
         then = facts.privileges(version)
         if then is None:
@@ -184,7 +188,7 @@ def ask(facts: Facts, release: str, table: str, number: int, name: str | None) -
 
 def changes(facts: Facts, table: str, number: int, name: str | None) -> list[Change]:
     """Every release whose privilege for a number is not its parent's, in the order of the facts."""
-    states: dict[str, str] = {}
+    states: dict[str, State] = {}
     found = []
     for version in facts.versions:
         then = facts.privileges(version)
@@ -219,7 +223,7 @@ def chips_in_words(chips: tuple[str, ...] | None, every: tuple[str, ...]) -> str
     return ", ".join(words)
 
 
-def administrator_rows(found: Privileges, node: DriverVersion) -> Iterator[tuple[Rule, str]]:
+def administrator_rows(found: Privileges, node: DriverVersion) -> Iterator[tuple[Rule, Privilege]]:
     """Rows that hold at a release and that its driver keeps from a plain user, each with the privilege.
 
     A sandbox whose process is not an administrator of the host is refused by the driver, whatever the row says.

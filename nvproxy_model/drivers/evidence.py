@@ -17,7 +17,7 @@ from typing import Any
 from nvproxy_model import versions
 from nvproxy_model.abi import TABLES
 from nvproxy_model.drivers.compare import model
-from nvproxy_model.drivers.compare.check import CheckedRelease
+from nvproxy_model.drivers.compare.check import CheckedRelease, Status
 from nvproxy_model.drivers.compare.findings import Finding
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.errors import SourceError
@@ -80,7 +80,7 @@ def check_independent(table: Independent, before: Release | None) -> CheckedRele
             if ours != size:
                 detail = f"the model's parameters have {ours} bytes, the table's {size}"
                 findings.append(
-                    Finding("struct-resized", rule.name, detail, ours, size, "grew" if size > ours else "shrank")
+                    Finding("size-changed", rule.name, detail, ours, size, "grew" if size > ours else "shrank")
                 )
             continue
         recorded = _recorded(rule, table.model, before)
@@ -94,13 +94,13 @@ def check_independent(table: Independent, before: Release | None) -> CheckedRele
             counts["escape"] = counts.get("escape", 0) + 1
             if structs[name].size != size:
                 detail = f"the model's struct has {structs[name].size} bytes, the table's {size}"
-                findings.append(Finding("struct-resized", name, detail, structs[name].size, size, "resized-in-place"))
+                findings.append(Finding("size-changed", name, detail, structs[name].size, size, "resized-in-place"))
     words = {"control": "controls", "alloc": "classes", "uvm": "UVM commands", "escape": "escape structs"}
     compared = ", ".join(f"{counts[kind]} {word}" for kind, word in words.items() if kind in counts)
     reason = f"{compared} of {', '.join(table.sources)}"
     if alone:
         reason += f"; a size and no layout is known of {len(alone)}: {', '.join(alone)}"
-    status = "different" if findings else "agrees"
+    status: Status = "different" if findings else "agrees"
     return CheckedRelease(
         table.version, table.model, status, reason, 0, len(structs), sum(counts.values()), tuple(findings)
     )

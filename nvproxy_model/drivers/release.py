@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from nvproxy_model import naming
-from nvproxy_model.layout import Field, Layout
+from nvproxy_model.layout import Field, Layout, RecordKind
 
 T = TypeVar("T")
 
@@ -41,12 +41,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a release was read from. ``kind`` is ``signed tag``, ``tag`` or ``commit`` in a repository, else ``tree``.
+    """Where a release was read from: a repository's tag or commit, or else a tree.
 
     A signed tag is one whose object carries a signature; no signature is ever verified. ``commit`` is its full id, or "".
     """
 
-    kind: str
+    kind: Literal["signed tag", "tag", "commit", "tree"]
     commit: str = ""
 
     def __str__(self) -> str:
@@ -139,7 +139,8 @@ class LayoutTable:
         if layout is None:
             head, *lines = self.rows[key].split("\n")
             name, kind, size, align = head.split("\t")
-            layout = self._decoded[key] = Layout(name, kind, int(size), int(align), tuple(map(self._field, lines)))
+            record = cast(RecordKind, kind)  # `add` wrote it
+            layout = self._decoded[key] = Layout(name, record, int(size), int(align), tuple(map(self._field, lines)))
         return layout
 
     def _field(self, line: str) -> Field:

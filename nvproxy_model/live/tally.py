@@ -8,7 +8,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from nvproxy_model.caps import SUPPORTED, Caps
 from nvproxy_model.live.in_place import Place
@@ -26,9 +26,9 @@ _SAMPLES: Final = 4096
 class Refusal:
     """One call that was refused, and how often. An open has the table ``open`` and its path as the name."""
 
-    by: str
-    """``nvproxy``, or ``driver`` where the driver's own answer was NV_ERR_INVALID_CLASS or NV_ERR_NOT_SUPPORTED."""
-    table: str
+    by: Literal["nvproxy", "driver"]
+    """``driver`` where the driver's own answer was NV_ERR_INVALID_CLASS or NV_ERR_NOT_SUPPORTED."""
+    table: Literal[Table, "open"]
     number: int
     name: str | None
     answer: str
@@ -131,7 +131,7 @@ class Tally:
             Refusal("nvproxy", "open", 0, path, "ENOENT", "nvproxy gives a sandbox no such device", (), harmless)
         )
 
-    def driver_refused(self, table: str, number: int, status: int) -> None:
+    def driver_refused(self, table: Table, number: int, status: int) -> None:
         """The driver's own answer was a refusal."""
         rule = getattr(self.policy, table).get(number)
         name = rule.name if rule is not None else None

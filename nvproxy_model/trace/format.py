@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final, Literal, cast, get_args
 
 from nvproxy_model.files import replacing
 from nvproxy_model.printable import escaped_json, printable
@@ -24,8 +24,12 @@ __all__ = [
     "SCHEMA",
     "TRUNCATED",
     "UNFINISHED",
+    "Author",
+    "CallKind",
     "Header",
+    "IoctlKind",
     "Record",
+    "RecordKind",
     "Writer",
     "printable",
     "require_writer",
@@ -35,11 +39,18 @@ __all__ = [
 SCHEMA: Final = "nvproxy-trace/1"
 """What the header of a trace names."""
 
-KINDS: Final = ("process", "open", "fd", "ioctl", "mmap", "close", "dup", "exec", "end", "lost")
+RecordKind = Literal["process", "open", "fd", "ioctl", "mmap", "close", "dup", "exec", "end", "lost"]
+"""What a record tells of."""
+KINDS: Final[tuple[RecordKind, ...]] = get_args(RecordKind)
 """The ``k`` of a record."""
 
-IOCTL_KINDS: Final = ("fe", "control", "alloc", "uvm", "other")
+IoctlKind = Literal["fe", "control", "alloc", "uvm", "other"]
+"""What an ioctl's number counts."""
+IOCTL_KINDS: Final[tuple[IoctlKind, ...]] = get_args(IoctlKind)
 """The ``kind`` of an ioctl: frontend escape, RM control command, RM allocation class, UVM command, another device's."""
+
+CallKind = Literal[RecordKind, IoctlKind]
+"""What was called, an ioctl by its own kind."""
 
 TRUNCATED: Final = 1
 """A bit of a record's ``fl``: parameters were cut at the recorder's bound."""
@@ -49,7 +60,9 @@ UNFINISHED: Final = 4
 """A bit of ``fl``: the call's end is not in the trace. Its process ended inside it, or the end was lost (then a ``lost``
 record says so)."""
 
-AUTHORS: Final = ("nvproxy", "driver", "permission")
+Author = Literal["nvproxy", "driver", "permission"]
+"""Who refused a call."""
+AUTHORS: Final[tuple[Author, ...]] = get_args(Author)
 """Who can refuse a call: nvproxy itself, the host's driver, or the rights on a device node (file mode, cgroup, LSM, no node)."""
 
 _LOST: Final = 128
@@ -130,7 +143,7 @@ class Record:
 
     line: int
     """Where it stands in the file, from 1."""
-    k: str
+    k: RecordKind
     t: int
     d: int | None
     """Nanoseconds in the call."""
@@ -142,7 +155,8 @@ class Record:
     dev: str | None
     """The device node behind ``fd``; for an open, the path."""
     req: int
-    kind: str
+    kind: Literal[IoctlKind, ""]
+    """What kind of ioctl; "" for another record."""
     key: int
     status: int | None
     top0: bytes | None
@@ -155,14 +169,14 @@ class Record:
     bufs: tuple[tuple[int, bytes, bytes | None], ...]
     """Buffers behind pointers of the parameters: offset of the pointer, bytes before, bytes after where they changed."""
     fl: int
-    by: str | None
+    by: Author | None
     """Who refused the call, one of AUTHORS, where the log says so itself. None: nobody refused it, or the answer must tell."""
     raw: Mapping[str, Any]
 
     @property
-    def number(self) -> tuple[str, int]:
+    def number(self) -> tuple[CallKind, int]:
         """What was called: ``("control", 0x20800301)``, ``("open", 0)``."""
-        return (self.kind, self.key) if self.k == "ioctl" else (self.k, 0)
+        return self.kind or self.k, self.key
 
     @property
     def top(self) -> bytes | None:

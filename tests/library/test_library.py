@@ -9,18 +9,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module, metadata
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import nvproxy_model
 from nvproxy_model import Caps, Decision, FdTable, File, Files, Policy, Session, abi, caps, versions
+from nvproxy_model.drivers import authority
+from nvproxy_model.drivers.compare import findings
+from nvproxy_model.drivers.gvisor import layouts, parity
 from nvproxy_model.fields import CStruct
 from nvproxy_model.structs.nv_ioctl import nv_ioctl_export_to_dma_buf_fd_t
 from nvproxy_model.structs.nvos import NVOS64_PARAMETERS
 from nvproxy_model.testing import FakeDriver, GuestCall, Memory, apply
+from nvproxy_model.trace.judge import groups, verdict
 from tests import ROOT
 
 ALL = "all,profiling,rdma,fabric-imex-mgmt"
@@ -53,18 +56,18 @@ def test_a_type_checker_sees_the_names_that_there_are(name: str) -> None:
         _ = package.Polcy
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed; .ci/run calls it by itself")
-def test_mypy_finds_the_mistakes(tmp_path: Path) -> None:
-    """With the comments that expect them taken away, every one is an error."""
-    text = (ROOT / "tests/library/mistakes.py").read_text()
-    wrong = [number for number, line in enumerate(text.splitlines(), 1) if "# type: ignore[" in line]
-    (tmp_path / "mistakes.py").write_text(text.replace("# type: ignore[", "# was ["))
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(tmp_path / "mistakes.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    found = [line.split(":") for line in done.stdout.splitlines() if "mistakes.py" in line and ": error:" in line]
-    assert sorted({int(line[1]) for line in found}) == wrong
+@pytest.mark.parametrize(
+    ("meanings", "words"),
+    [
+        (findings.CLASSES, findings.Class),
+        (parity.KINDS, layouts.Kind),
+        (authority.WORDS, authority.State),
+        (groups.GROUPS, groups.Group),
+        (verdict.EXITS, verdict.Word),
+    ],
+)
+def test_every_word_that_a_type_checker_knows_has_its_meaning(meanings: dict[str, Any], words: Any) -> None:
+    assert set(meanings) == set(get_args(words))
 
 
 def test_the_version_is_the_distribution_s() -> None:

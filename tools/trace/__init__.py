@@ -148,7 +148,7 @@ PROGRAM = Program(
                 formats(),
             ),
             ("nvproxy-trace/check/2",),
-            {"groups": GROUPS},
+            {"groups": dict(GROUPS.items())},
         ),
         Command(
             "compare",

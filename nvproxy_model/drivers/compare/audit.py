@@ -6,33 +6,33 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from nvproxy_model.drivers.compare import model
-from nvproxy_model.drivers.compare.carriers import CURATED_STRUCTS, found_by_shape, known
+from nvproxy_model.drivers.compare.carriers import CURATED_STRUCTS, What, found_by_shape, known
 from nvproxy_model.drivers.compare.findings import entries
 from nvproxy_model.drivers.release import Release, control_struct
 from nvproxy_model.fields import CStruct, CUnion, Fd, OpaquePointer, Role, UserPointer
 
-__all__ = ["Audited", "audit_release"]
+__all__ = ["Audited", "Problem", "audit_release"]
+
+Problem = Literal["", "unclassified", "unhandled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """One field. ``how`` lists what told of it; ``handled`` says what the model does with it.
-
-    ``problem`` is empty, ``unclassified`` (nobody said what it is) or ``unhandled`` (it is a descriptor or pointer, and
-    the model lets it pass).
-    """
+    """One field. ``how`` lists what told of it; ``handled`` says what the model does with it."""
 
     struct: str
     path: str
     offset: int
     type: str
-    what: str
+    what: What
     how: tuple[str, ...]
     handled: str
     admitted: bool
-    problem: str = ""
+    problem: Problem = ""
+    """``unclassified``: nobody said what it is; ``unhandled``: it is a descriptor or pointer, and the model lets it pass."""
     shown: bool = False
     """Whether the driver returns a value of the host in it."""
 
@@ -102,7 +102,7 @@ def _audit(
         )
 
 
-def _handling(role: Role | None, explained: bool, translate: bool, where: str) -> tuple[str, str]:
+def _handling(role: Role | None, explained: bool, translate: bool, where: str) -> tuple[str, Problem]:
     """What the model does with a field, and what is wrong with that."""
     if where == "":
         return "not in the tables", ""

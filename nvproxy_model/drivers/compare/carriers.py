@@ -9,19 +9,22 @@ the field (read at 595.45.04 and 580.105.08).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from nvproxy_model.drivers.compare.findings import Finding, entries
+from nvproxy_model.drivers.compare.findings import Class, Finding, entries
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Layout
 
 __all__ = [
     "CURATED",
     "CURATED_STRUCTS",
+    "Carried",
     "Carrier",
     "Known",
     "Unfit",
+    "What",
     "fd_paths",
     "found_by_shape",
     "known",
@@ -29,9 +32,15 @@ __all__ = [
 ]
 
 
+Carried = Literal["fd", "pid", "pointer"]
+"""What a field may carry that means something in one process only."""
+What = Literal[Carried, "host-address", "none"]
+"""What a field is; ``none`` only looks like one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A curated entry. ``what`` is ``fd``, ``pid``, ``pointer``, ``host-address`` or ``none`` (it only looks like one).
+    """A curated entry.
 
     ``translate``: the number means something else in a sandbox, so that a proxy must translate it or refuse the call.
     ``shown``: the driver returns a value of the host in it, which the caller reads.
@@ -39,7 +48,7 @@ class Known:
 
     struct: str
     path: str
-    what: str
+    what: What
     function: str
     note: str = ""
     translate: bool = False
@@ -180,15 +189,19 @@ _PID = re.compile(r"^pid$|[a-z]Pid$|^(?:[sS]ub)?[pP]roc(?:ess)?I[dD]$|^(?:sub)?[
 _ADDRESS = re.compile(r"^p[A-Z]\w+$|[a-z]Ptr$|^(?:cpu|user|linear|kernel)(?:Virtual|Linear)?(?:Address|Va)$")
 
 
+_BY_NAME: tuple[tuple[re.Pattern[str], Carried], ...] = ((_FD, "fd"), (_PID, "pid"), (_ADDRESS, "pointer"))
+_GAINED: Mapping[Carried, Class] = {"fd": "fd-gained", "pid": "pid-gained", "pointer": "pointer-gained"}
+
+
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """A field that may carry something: where it is and what gave it away (``type``, ``name``)."""
+    """A field that may carry something: where it is and what gave it away."""
 
     path: str
     offset: int
     type: str
-    what: str
-    how: str
+    what: Carried
+    how: Literal["type", "name"]
 
 
 def known(struct: str, path: str) -> Known | None:
@@ -221,7 +234,7 @@ def _find(layout: Layout) -> Iterator[Carrier]:
         if field.base == "ptr":
             yield Carrier(entry.key, entry.offset, field.type, "pointer", "type")
         elif field.base[0] in "us" and field.base not in ("u8", "s8"):
-            for pattern, what in ((_FD, "fd"), (_PID, "pid"), (_ADDRESS, "pointer")):
+            for pattern, what in _BY_NAME:
                 if pattern.search(name) and (what != "pointer" or field.base == "u64"):
                     yield Carrier(entry.key, entry.offset, field.type, what, "name")
                     break
@@ -229,18 +242,18 @@ def _find(layout: Layout) -> Iterator[Carrier]:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """What makes a struct unfit to be passed on as it is: a field that carries a ``fd``, a ``pointer`` or a ``pid``."""
+    """What makes a struct unfit to be passed on as it is: a field that carries something."""
 
     struct: str
     path: str
-    what: str
+    what: Carried
     why: str
 
     def finding(self, control: str) -> Finding:
         """The finding that ``control`` passes this struct on untranslated."""
         detail = f"{control} passes it on untranslated: {self.why}"
         name = f"{self.struct}.{self.path}" if self.path else self.struct
-        return Finding("field-retyped", name, detail, None, self.why, f"{self.what}-gained")
+        return Finding("field-retyped", name, detail, None, self.why, _GAINED[self.what])
 
 
 def simple_struct_carriers(release: Release, control: str, struct: str) -> Iterator[Unfit]:

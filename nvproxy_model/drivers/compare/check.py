@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 from nvproxy_model import versions
 from nvproxy_model.drivers.compare import model
@@ -14,15 +14,18 @@ from nvproxy_model.drivers.compare.findings import Finding, compare_layouts
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Layout
 
-__all__ = ["CheckReport", "CheckedRelease", "check_release", "model_release", "not_checkable"]
+__all__ = ["CheckReport", "CheckedRelease", "Status", "check_release", "model_release", "not_checkable"]
+
+Status = Literal["same", "different", "agrees", "not-checkable"]
+"""How a release compares. ``agrees``: with an independent table, see `nvproxy_model.drivers.evidence`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRelease:
-    """One release's answer. ``status`` is ``same``, ``different``, ``agrees`` (with an independent table, which the ``reason``
-    names: see `nvproxy_model.drivers.evidence`) or ``not-checkable``, with a ``reason``. ``provenance`` says how the release is
-    known: a tag, whose signature nobody verified, or a commit. ``headers`` declare the ABI and were read; ``parsed`` of them
-    declare what was compared (None: recorded facts); ``structs`` and ``constants`` were compared.
+    """One release's answer. The ``reason`` names the independent table that it agrees with, or says why it is not
+    checkable. ``provenance`` says how the release is known: a tag, whose signature nobody verified, or a commit.
+    ``headers`` declare the ABI and were read; ``parsed`` of them declare what was compared (None: recorded facts);
+    ``structs`` and ``constants`` were compared.
 
     ``model`` is the release of driver_versions.yaml whose tables were compared: the release itself or its nearest
     listed ancestor. In ``findings`` ``base`` is ours and ``next`` the release's.
@@ -30,7 +33,7 @@ class CheckedRelease:
 
     version: str
     model: str
-    status: str
+    status: Status
     reason: str = ""
     headers: int = 0
     structs: int = 0
@@ -62,7 +65,7 @@ class CheckReport:
     source: str
     releases: tuple[CheckedRelease, ...]
 
-    def count(self, status: str) -> int:
+    def count(self, status: Status) -> int:
         """How many releases have this status."""
         return sum(release.status == status for release in self.releases)
 

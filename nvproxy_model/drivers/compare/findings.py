@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from nvproxy_model.abi.windows import window
 from nvproxy_model.drivers.release import Release, control_struct
@@ -21,10 +21,12 @@ __all__ = [
     "CLASSES",
     "COSMETIC",
     "KINDS",
+    "Class",
     "Comparison",
     "Entry",
     "Finding",
     "Gravity",
+    "Kind",
     "compare_constants",
     "compare_layouts",
     "compare_releases",
@@ -35,7 +37,7 @@ __all__ = [
     "verdict",
 ]
 
-KINDS = (
+Kind = Literal[
     "struct-added",
     "struct-removed",
     "size-changed",
@@ -48,10 +50,40 @@ KINDS = (
     "constant-added",
     "constant-removed",
     "constant-changed",
-)
+]
 """What a finding says that happened."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Every one."""
 
-CLASSES = {
+Class = Literal[
+    "pointer-gained",
+    "pointer-lost",
+    "fd-gained",
+    "pid-gained",
+    "fd-lost",
+    "number-reused",
+    "window-entered",
+    "window-left",
+    "renumbered",
+    "enum-moved",
+    "moved-same-size",
+    "moved",
+    "resized-in-place",
+    "resized-and-moved",
+    "union-grown",
+    "type-changed",
+    "grew",
+    "shrank",
+    "replaced",
+    "removed",
+    "renamed",
+    "added",
+    "added-in-padding",
+    "cosmetic",
+]
+"""What a finding means for whoever filters or translates the calls; `CLASSES` says it in words."""
+
+CLASSES: Mapping[Class, str] = {
     "pointer-gained": "a member is a pointer now",
     "pointer-lost": "a pointer is gone",
     "fd-gained": "a member is a file descriptor now",
@@ -82,9 +114,9 @@ CLASSES = {
 Gravity = Literal["none", "cosmetic", "additive", "breaking"]
 """What the findings of a comparison amount to."""
 
-COSMETIC = frozenset({"cosmetic"})
+COSMETIC: frozenset[Class] = frozenset({"cosmetic"})
 """The classes that count as no difference."""
-ADDITIVE = frozenset({"added", "added-in-padding"})
+ADDITIVE: frozenset[Class] = frozenset({"added", "added-in-padding"})
 """The classes that break nobody who knows only the base; all others do."""
 
 
@@ -96,12 +128,12 @@ class Finding:
     a name, None for absence.
     """
 
-    kind: str
+    kind: Kind
     name: str
     detail: str
     base: Any
     next: Any
-    class_: str
+    class_: Class
 
     @property
     def struct(self) -> str | None:
@@ -226,8 +258,8 @@ def compare_layouts(
     found: list[Finding] = []
     same_size = ours.size == theirs.size
     if not same_size or ours.kind != theirs.kind:
-        grew = "grew" if theirs.size > ours.size else "shrank"
-        class_ = "type-changed" if ours.kind != theirs.kind else "union-grown" if ours.kind == "union" else grew
+        grew: Class = "grew" if theirs.size > ours.size else "shrank"
+        class_: Class = "type-changed" if ours.kind != theirs.kind else "union-grown" if ours.kind == "union" else grew
         detail = f"{ours.kind} of {ours.size} bytes, then {theirs.kind} of {theirs.size}"
         found.append(Finding("size-changed", name, detail, ours.size, theirs.size, class_))
     before, after = members(ours), members(theirs)
@@ -247,15 +279,18 @@ def compare_layouts(
             detail = f"{old.path} is {entry.path}, {old.field.type} at offset {old.offset}"
             found.append(Finding("field-renamed", f"{name}.{entry.path}", detail, old.path, entry.path, "renamed"))
     for old in lost.values():
-        class_ = _gained(old, fds, "lost") or "removed"
+        carried = _carries(old, fds)
+        class_ = "removed" if carried is None else "pointer-lost" if carried == "pointer" else "fd-lost"
         found.append(Finding("field-removed", f"{name}.{old.path}", _describe(old), old.field.type, None, class_))
     disturbing = ("field-moved", "field-resized", "field-removed")
     undisturbed = same_size and not any(f.kind in disturbing and f.class_ != "union-grown" for f in found)
     for entry in new.values():
         fits = undisturbed and (entry.in_union or _in_padding(entry, before.values()))
-        class_ = _gained(entry, fds, "gained") or (
-            "added-in-padding" if fits else "grew" if not same_size else "replaced"
-        )
+        carried = _carries(entry, fds)
+        if carried is not None:
+            class_ = "pointer-gained" if carried == "pointer" else "fd-gained"
+        else:
+            class_ = "added-in-padding" if fits else "grew" if not same_size else "replaced"
         found.append(Finding("field-added", f"{name}.{entry.path}", _describe(entry), None, entry.field.type, class_))
     if not found and ours.align != theirs.align:
         detail = f"aligned to {ours.align} bytes, then to {theirs.align}"
@@ -272,7 +307,7 @@ def _compare_field(
     if not moved and not resized and (a.type, a.base, a.dims) == (b.type, b.base, b.dims):
         return
     if resized:
-        class_ = "resized-and-moved" if moved else "resized-in-place"
+        class_: Class = "resized-and-moved" if moved else "resized-in-place"
         if new.in_union and old.in_union:
             class_ = "union-grown"
         detail = f"{typed(a)} of {a.size} bytes at {old.offset}, then {typed(b)} of {b.size} at {new.offset}"
@@ -302,10 +337,10 @@ def _describe(entry: Entry) -> str:
     return f"{typed(entry.field)} of {entry.field.size} bytes at offset {entry.offset}"
 
 
-def _gained(entry: Entry, fds: Collection[str], how: str) -> str | None:
+def _carries(entry: Entry, fds: Collection[str]) -> Literal["pointer", "fd"] | None:
     if entry.field.base == "ptr":
-        return f"pointer-{how}"
-    return f"fd-{how}" if entry.path in fds or entry.key in fds else None
+        return "pointer"
+    return "fd" if entry.path in fds or entry.key in fds else None
 
 
 def _in_padding(entry: Entry, others: Iterable[Entry]) -> bool:
@@ -332,6 +367,7 @@ def compare_constants(base: Release, following: Release, names: Collection[str])
         if old == new:
             continue
         command = _is_command(name, following if new is not None else base)
+        class_: Class
         if old is None:
             class_, detail = "added", f"{name} = {_number(new)}"
             others = before(new) if command and new is not None else []
@@ -373,7 +409,7 @@ def _commands(release: Release) -> Callable[[int], Sequence[str]]:
 
 def _reuse(
     name: str, others: Sequence[str], number: int, there: Release, here: Release, *, gone: bool = False
-) -> tuple[str, str]:
+) -> tuple[Class, str]:
     """Class and detail for a command whose number has other names ``there``: a new name for the same thing, or another thing."""
     when = "is now" if gone else "was"
     if name not in there.constants and all(other not in here.constants for other in others):

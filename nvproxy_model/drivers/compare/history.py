@@ -5,22 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nvproxy_model.drivers.compare.carriers import fd_paths
 from nvproxy_model.drivers.compare.findings import Entry, Finding, compare_layouts, entries
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Layout
 
-__all__ = ["Change", "History", "Query", "follow", "label", "parse_query", "select", "wanted_names"]
+__all__ = ["Change", "History", "Kind", "Query", "follow", "label", "parse_query", "select", "wanted_names"]
+
+
+Kind = Literal["struct", "field", "constant", "number", "unknown"]
+"""What was followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to follow. ``kind`` is ``name`` (a struct or a constant), ``field`` or ``number``."""
+    """What to follow. A ``name`` is a struct's or a constant's."""
 
     text: str
-    kind: str
+    kind: Literal["name", "field", "number"]
     name: str = ""
     path: str = ""
     number: int = 0
@@ -53,13 +57,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """``kind`` is ``struct``, ``field``, ``constant``, ``number``, or ``unknown`` where no release has it.
+    """``kind`` is ``unknown`` where no release has it.
 
     ``states`` are the distinct values: a Layout, a field's Entry, an integer, or the names that a number has.
     """
 
     query: Query
-    kind: str
+    kind: Kind
     states: tuple[Any, ...]
     at: Mapping[str, int]
     """Release -> its state, in the releases' order."""
@@ -120,7 +124,7 @@ def follow(
     states: list[Any] = []
     at: dict[str, int] = {}
     changes: list[Change] = []
-    kind = "unknown"
+    kind: Kind = "unknown"
     for release in releases:
         found_kind, value, key = _value(query, release, numbered)
         state = -1
@@ -138,7 +142,7 @@ def follow(
     return History(query, kind, tuple(value for value, _ in states), at, tuple(changes))
 
 
-def _value(query: Query, release: Release, known: frozenset[str] | None) -> tuple[str, Any, Any]:
+def _value(query: Query, release: Release, known: frozenset[str] | None) -> tuple[Kind, Any, Any]:
     if query.kind == "number":
         names = tuple(
             name

@@ -9,7 +9,7 @@ from pathlib import Path
 from nvproxy_model import abi, versions
 from nvproxy_model.caps import from_string
 from nvproxy_model.drivers.gvisor.checkout import Nvproxy
-from nvproxy_model.drivers.gvisor.layouts import Difference, compare_layouts
+from nvproxy_model.drivers.gvisor.layouts import Difference, Kind, compare_layouts
 from nvproxy_model.drivers.gvisor.parity import SCALARS, Gathered, Parity, VersionReport, parity
 from nvproxy_model.drivers.gvisor.rows import Entry
 from nvproxy_model.fields import CStruct
@@ -55,9 +55,7 @@ def compare_with_model(nvproxy: Nvproxy) -> Parity:
             unknown = Difference("version-unknown", "driver_versions.yaml has no such release", version.version, None)
             gathered.add(version.version, version.version, unknown, _VERSION_GO)
         reason = "" if node is not None else "the model does not know this release"
-        reports.append(
-            VersionReport(version.version, version.supported, version.registered, "", reason, rows, compared)
-        )
+        reports.append(VersionReport(version.version, version.supported, version.registered, reason, rows, compared))
     return parity(nvproxy, reports, gathered)
 
 
@@ -75,7 +73,7 @@ def _compare_table(
         elif entry is not None:
             name, where = f"{entry.table} {entry.symbol}", entry.where
             contradicted = _slips().get((entry.table, number, node.name))
-            kind = "model-lacks" if contradicted is None else "contradicted"
+            kind: Kind = "model-lacks" if contradicted is None else "contradicted"
             differences = [Difference(kind, contradicted or f"{number:#x} {entry.handler}", number, None)]
         else:
             assert rule is not None

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nvproxy_model.drivers import yaml_file
-from nvproxy_model.drivers.gvisor.parity import Finding, Parity, VersionReport
+from nvproxy_model.drivers.gvisor.parity import Finding, Parity
 from nvproxy_model.errors import NvproxyError
 
 __all__ = ["KnownError", "key", "load", "without"]
@@ -50,12 +50,6 @@ def without(parity: Parity, known: Iterable[str]) -> tuple[Parity, tuple[Finding
     left = tuple(finding for finding in parity.findings if key(finding) not in keys)
     notes = tuple(finding for finding in parity.notes if key(finding) not in keys)
     at = {version for finding in left for version in finding.versions}
-    versions = tuple(_judged(report, at) for report in parity.versions)
+    versions = tuple(replace(report, differs=report.version in at) for report in parity.versions)
     dropped = tuple(finding for finding in parity.findings if key(finding) in keys)
     return replace(parity, findings=left, notes=notes, versions=versions), dropped, tuple(sorted(keys - found))
-
-
-def _judged(report: VersionReport, different: set[str]) -> VersionReport:
-    if report.status == "not-checkable":
-        return report
-    return replace(report, status="different" if report.version in different else "same")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from nvproxy_model.layout import Field, Layout
 
-__all__ = ["VARIANT", "Difference", "compare_layouts", "overlaid", "plain", "union_types"]
+__all__ = ["VARIANT", "Difference", "Kind", "compare_layouts", "overlaid", "plain", "union_types"]
 
 _PAD = re.compile(
     r"_|(pad|padding|reserved|rsvd)[0-9a-z]*|.*(_pad|_padding|_reserved|padding[0-9]*|reserved[0-9]*)", re.IGNORECASE
@@ -18,11 +18,47 @@ _GO_PAD = re.compile(r"_|[Pp]ad(ding)?\d*")
 VARIANT = re.compile(r"_?V(\d{3})$")
 """The end of a Go type's name that says from which branch of the driver it is: X_V550."""
 
+Kind = Literal[
+    "number-differs",
+    "name-missing",
+    "struct-missing",
+    "size-differs",
+    "field-missing",
+    "field-extra",
+    "pointer-differs",
+    "handle-differs",
+    "sign-differs",
+    "type-differs",
+    "union-member-differs",
+    "simple-pointer",
+    "simple-fd",
+    "simple-pid",
+    "handler-struct",
+    "rows-unmatched",
+    "constant-differs",
+    "version-unknown",
+    "model-lacks",
+    "gvisor-lacks",
+    "model-refuses",
+    "caps-differ",
+    "struct-differs",
+    "layout-differs",
+    "name-differs",
+    "number-unnamed",
+    "caps-flip",
+    "row-dropped",
+    "no-struct-named",
+    "newer",
+    "contradicted",
+    "model-only",
+]
+"""What differs; `nvproxy_model.drivers.gvisor.parity.KINDS` says it in words."""
+
 
 class Difference(NamedTuple):
     """What differs between two sides, before it is known whose and when."""
 
-    kind: str
+    kind: Kind
     detail: str
     base: int | str | None
     next: int | str | None

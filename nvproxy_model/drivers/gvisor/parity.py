@@ -13,10 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from nvproxy_model.drivers.compare.carriers import simple_struct_carriers
+from nvproxy_model.drivers.compare.carriers import Carried, simple_struct_carriers
 from nvproxy_model.drivers.gvisor.checkout import Nvproxy
 from nvproxy_model.drivers.gvisor.gosource import Unread
-from nvproxy_model.drivers.gvisor.layouts import VARIANT, Difference, compare_layouts, overlaid, plain, union_types
+from nvproxy_model.drivers.gvisor.layouts import (
+    VARIANT,
+    Difference,
+    Kind,
+    compare_layouts,
+    overlaid,
+    plain,
+    union_types,
+)
 from nvproxy_model.drivers.gvisor.rows import Entry
 from nvproxy_model.drivers.gvisor.tables import Version
 from nvproxy_model.drivers.release import Release, control_struct
@@ -38,7 +46,7 @@ __all__ = [
     "release_name",
 ]
 
-KINDS: Mapping[str, str] = {
+KINDS: Mapping[Kind, str] = {
     # kind -> what it says; the ones below the line are notes, which are no difference
     "number-differs": "the driver gives the name another number",
     "name-missing": "the driver has no constant of the row's name",
@@ -53,6 +61,7 @@ KINDS: Mapping[str, str] = {
     "union-member-differs": "a Go type that stands for one member of a union differs from it",
     "simple-pointer": "a struct that is forwarded as bytes holds a pointer",
     "simple-fd": "a struct that is forwarded as bytes holds an fd",
+    "simple-pid": "a struct that is forwarded as bytes holds a process id",
     "handler-struct": "the handler reads another Go type than the row names",
     "rows-unmatched": "a row has a handler and no struct list, or the reverse",
     "constant-differs": "a constant of pkg/abi/nvgpu has another value in the driver",
@@ -72,8 +81,20 @@ KINDS: Mapping[str, str] = {
     "contradicted": "a row that the driver of that version contradicts: its headers lack the number",
     "model-only": "a row that only the model has, and admits to nobody who does not ask for it",
 }
-NOTES = frozenset({"name-differs", "number-unnamed", "caps-flip", "row-dropped", "no-struct-named", "model-only"})
-NOTES |= {"newer", "contradicted"}
+NOTES: frozenset[Kind] = frozenset(
+    {
+        "name-differs",
+        "number-unnamed",
+        "caps-flip",
+        "row-dropped",
+        "no-struct-named",
+        "model-only",
+        "newer",
+        "contradicted",
+    }
+)
+
+_SIMPLE: Mapping[Carried, Kind] = {"pointer": "simple-pointer", "fd": "simple-fd", "pid": "simple-pid"}
 
 SCALARS = {"NvHandle": 4, "NvU32": 4, "NvU64": 8, "NvS32": 4}
 
@@ -82,7 +103,7 @@ SCALARS = {"NvHandle": 4, "NvU32": 4, "NvU64": 8, "NvS32": 4}
 class Finding:
     """One difference or note. ``base`` is gVisor's value, ``next`` the driver's."""
 
-    kind: str
+    kind: Kind
     name: str
     """``table NAME`` for a row, else the name of a type or constant of pkg/abi/nvgpu."""
     detail: str
@@ -112,15 +133,20 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class VersionReport:
-    """One version of gVisor's tree: ``status`` is same, different or not-checkable (then ``reason`` says why)."""
+    """One version of gVisor's tree; ``reason`` says why it is not checkable."""
 
     version: str
     supported: bool
     registered: bool
-    status: str
     reason: str
     rows: int
     structs: int
+    differs: bool = False
+
+    @property
+    def status(self) -> Literal["same", "different", "not-checkable"]:
+        """``not-checkable`` with a reason, whatever differs."""
+        return "not-checkable" if self.reason else "different" if self.differs else "same"
 
 
 @dataclass(frozen=True)
@@ -148,7 +174,7 @@ class Parity:
 class Gathered:
     """Findings by everything but the version, so that one that holds at 30 versions is one finding."""
 
-    order: dict[tuple[str, str, str, int | str | None, int | str | None, str], list[str]] = field(default_factory=dict)
+    order: dict[tuple[Kind, str, str, int | str | None, int | str | None, str], list[str]] = field(default_factory=dict)
 
     def add(self, version: str, name: str, difference: Difference, where: str) -> None:
         versions = self.order.setdefault((*difference[:1], name, *difference[1:], where), [])
@@ -184,17 +210,15 @@ def compare(nvproxy: Nvproxy, releases: Mapping[str, Release]) -> Parity:
         comparer.inner_checks(version)
         tag = tags[version.version]
         rows = sum(map(len, version.tables.values()))
-        reason, structs = "no public source of this release", 0
-        if tag is not None:
-            structs = comparer.check(version, used[tag])
-            reason = ""
-        reports.append(VersionReport(version.version, version.supported, version.registered, "", reason, rows, structs))
+        reason = "" if tag is not None else "no public source of this release"
+        structs = comparer.check(version, used[tag]) if tag is not None else 0
+        reports.append(VersionReport(version.version, version.supported, version.registered, reason, rows, structs))
     return parity(nvproxy, reports, gathered)
 
 
 def parity(nvproxy: Nvproxy, reports: Iterable[VersionReport], gathered: Gathered) -> Parity:
-    """The result of a comparison: reports get their status from what was gathered at their versions."""
-    done = tuple(replace(report, status=_status(report, gathered)) for report in reports)
+    """The result of a comparison: a version is different if anything was gathered at it."""
+    done = tuple(replace(report, differs=gathered.at(report.version)) for report in reports)
     findings = gathered.findings()
     return Parity(
         nvproxy.revision,
@@ -203,10 +227,6 @@ def parity(nvproxy: Nvproxy, reports: Iterable[VersionReport], gathered: Gathere
         tuple(finding for finding in findings if finding.is_note),
         nvproxy.unread,
     )
-
-
-def _status(report: VersionReport, gathered: Gathered) -> str:
-    return "not-checkable" if report.reason else "different" if gathered.at(report.version) else "same"
 
 
 class Comparer:
@@ -363,7 +383,7 @@ class Comparer:
         }
         for unfit in carriers.values():
             detail = f"{struct}.{unfit.path}: {unfit.why}"
-            self._row(version, entry, Difference(f"simple-{unfit.what}", detail, entry.handler, None))
+            self._row(version, entry, Difference(_SIMPLE[unfit.what], detail, entry.handler, None))
 
     def _check_type(self, version: Version, entry: Entry, go_type: str, struct_name: str, layout: Layout) -> None:
         for found in self._layouts(go_type, layout):
@@ -379,8 +399,8 @@ class Comparer:
         go = self.go_layouts[go_type]
         where = self.nvproxy.nvgpu.where(go_type)
         if go.size != layout.size:
-            kind, detail = "union-member-differs", f"{path}: size"
-            self.gathered.add(version.version, go_type, Difference(kind, detail, go.size, layout.size), where)
+            difference = Difference("union-member-differs", f"{path}: size", go.size, layout.size)
+            self.gathered.add(version.version, go_type, difference, where)
         for kind, detail, base, next_ in self._layouts(go_type, layout):
             if kind not in ("size-differs", "name-differs"):
                 self.gathered.add(

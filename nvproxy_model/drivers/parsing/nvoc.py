@@ -18,6 +18,7 @@ from nvproxy_model.drivers.privileges import (
     USER,
     ClassEntry,
     Export,
+    Privilege,
     Privileges,
 )
 from nvproxy_model.errors import SourceError
@@ -35,7 +36,7 @@ PLACES = (GENERATED, CONTROL_FLAGS, RESOURCES, DEPRECATED)
 COPYING = ("src/nvidia/src", "src/nvidia/arch/nvalloc/unix/src", "src/nvidia/interface")
 """The folders whose C files make up the resource manager, as opposed to the kernel module around it."""
 
-_ALLOC_FLAGS = {
+_ALLOC_FLAGS: Mapping[str, Privilege] = {
     "RS_FLAGS_ALLOC_KERNEL_PRIVILEGED": KERNEL,
     "RS_FLAGS_ALLOC_PRIVILEGED": ADMINISTRATOR,
     "RS_FLAGS_ALLOC_NON_PRIVILEGED": USER,
@@ -97,7 +98,7 @@ def parse(files: Mapping[str, bytes], copying: Iterable[str] = ()) -> Privileges
     return Privileges(flags, dict(sorted(exports.items())), deprecated, classes, chips, frozenset(copying))
 
 
-def privilege(flags: int, numbering: Mapping[str, int]) -> str:
+def privilege(flags: int, numbering: Mapping[str, int]) -> Privilege:
     """Who may call a control with these flags (control.c: rmControlValidateClientPrivilegeAccess(),
     serverControl_ValidateCookie())."""
     if flags & numbering["INTERNAL"]:
@@ -180,6 +181,7 @@ def _classes(text: str, numbers: str, on: Mapping[str, tuple[str, ...]] | None) 
             raise SourceError(f"{RESOURCES}: an entry without {error}") from None
         if name not in known:
             raise SourceError(f"{RESOURCES}: {name}: {CLASS_NUMBERS} has no number for it")
+        who: Privilege
         if "RS_FLAGS_INTERNAL_ONLY" in flags:
             who = INTERNAL
         elif parents == "RS_ROOT_OBJECT":  # a client is made by serverAllocClient(), which asks for no privilege
@@ -187,7 +189,7 @@ def _classes(text: str, numbers: str, on: Mapping[str, tuple[str, ...]] | None) 
         elif not said:
             who = UNSAID
         else:
-            who = next((who for flag, who in _ALLOC_FLAGS.items() if flag in flags), KERNEL)
+            who = next((_ALLOC_FLAGS[flag] for flag in _ALLOC_FLAGS if flag in flags), KERNEL)
         how, _, struct = params.rstrip(")").partition("(")
         above = tuple(word for word in _WORD.findall(parents) if word not in ("RS_LIST", "classId"))
         chips = None if on is None else on.get(name, ())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from nvproxy_model.drivers.compare.findings import ADDITIVE, CLASSES, COSMETIC, Entry, Finding, entries
+from nvproxy_model.drivers.compare.findings import ADDITIVE, CLASSES, COSMETIC, Class, Entry, Finding, entries
 from nvproxy_model.drivers.render.heatmap import ABSENT, UNCHECKED, Change, HeatMap, Row
 from nvproxy_model.drivers.render.page import MAX_PAGE, PALETTE, assembled, made_at, table, too_large
 from nvproxy_model.layout import Layout
@@ -178,7 +178,7 @@ def _address(grid: HeatMap, row: Row, run: int) -> str:
     return f"{row.name}.{letter(cell)}" if origin == ABSENT else f"{row.name}.{letter(origin)}-{letter(cell)}"
 
 
-def _class(name: str) -> str:
+def _class(name: Class) -> str:
     return f'<td class="nowrap" title="{escape(CLASSES[name])}">{name}</td>'
 
 

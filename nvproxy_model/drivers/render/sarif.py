@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvproxy_model import structs
-from nvproxy_model.drivers.compare.findings import CLASSES, Finding, verdict
+from nvproxy_model.drivers.compare.findings import ADDITIVE, CLASSES, COSMETIC
 from nvproxy_model.drivers.gvisor import parity as gvisor_parity
 from nvproxy_model.drivers.render.text import shown
 
@@ -44,7 +44,7 @@ def render(report: Mapping[str, Any]) -> dict[str, Any]:
     Raises ValueError for a report of another schema.
     """
     results = list(_results(report))
-    rules = {**CLASSES, **gvisor_parity.KINDS, **_PINS}
+    rules: dict[str, str] = dict([*CLASSES.items(), *gvisor_parity.KINDS.items(), *_PINS.items()])
     used = sorted({result.rule for result in results})
     unread = [_notification(item) for item in report.get("unread", ())]
     return {
@@ -148,8 +148,7 @@ def _plain(text: str) -> str:
 
 
 def _level(class_: str) -> str:
-    alone = Finding("", "", "", None, None, class_)
-    return "error" if verdict([alone]) == "breaking" else "note"
+    return "note" if class_ in COSMETIC | ADDITIVE else "error"
 
 
 def _finding(finding: Mapping[str, Any], when: str, level: str) -> _Result:

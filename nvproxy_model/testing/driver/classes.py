@@ -9,12 +9,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from nvproxy_model import abi
 from nvproxy_model.abi.constants import NV01_EVENT, NV01_MEMORY_SYSTEM_OS_DESCRIPTOR
 from nvproxy_model.versions import DriverVersion
 
-__all__ = ["ANY", "Resource", "at"]
+__all__ = ["ANY", "Kind", "Resource", "at"]
+
+Kind = Literal["client", "device", "subdevice", "channel", "group", "leaf"]
+"""What a class is to those below it."""
 
 ANY = ("any",)
 _CLIENT, _DEVICE, _SUBDEVICE, _CHANNEL, _GROUP = ("client",), ("device",), ("subdevice",), ("channel",), ("group",)
@@ -30,12 +34,12 @@ class Resource:
     since: tuple[str, ...]
 
     @property
-    def kind(self) -> str:
-        """What the class is to those below it: client, device, subdevice, channel, group, or leaf."""
+    def kind(self) -> Kind:
+        """What the class is to those below it."""
         return _KINDS.get(self.name, "channel" if "_CHANNEL_GPFIFO_" in self.name else "leaf")
 
 
-_KINDS = {
+_KINDS: Mapping[str, Kind] = {
     "NV01_ROOT": "client",
     "NV01_ROOT_NON_PRIV": "client",
     "NV01_ROOT_CLIENT": "client",

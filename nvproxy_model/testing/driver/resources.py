@@ -25,7 +25,7 @@ class FakeObject:
     client: int
     handle: int
     hclass: int
-    kind: str
+    kind: classes.Kind
     parent: FakeObject | None
     version: DriverVersion
     params: bytes = b""
@@ -100,7 +100,14 @@ class Resources:
         return nv.NV_ERR_INSERT_DUPLICATE_NAME if handle in handles else nv.NV_OK
 
     def add(
-        self, client: int, handle: int, hclass: int, parent: int, kind: str, params: bytes, deps: tuple[int, ...] = ()
+        self,
+        client: int,
+        handle: int,
+        hclass: int,
+        parent: int,
+        kind: classes.Kind,
+        params: bytes,
+        deps: tuple[int, ...] = (),
     ) -> int:
         """A resource where `place` found room, at a handle of the driver's choice for 0; its handle."""
         handles = self.clients[client]

@@ -17,8 +17,8 @@ from nvproxy_model.policy.decision import Decision, GuestFile, Why, int32
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.trace.decode.catalog import TABLES, Catalog
 from nvproxy_model.trace.devices import DescriptorMap, Descriptors, device_kind, graphics
-from nvproxy_model.trace.format import Record
-from nvproxy_model.trace.judge.groups import GROUPS, MISSING
+from nvproxy_model.trace.format import Author, CallKind, Record
+from nvproxy_model.trace.judge.groups import GROUPS, MISSING, Group
 from nvproxy_model.trace.judge.mig import SHOWING, shows_mig
 from nvproxy_model.trace.judge.notes import DEVICES, HARMLESS, NOTES
 from nvproxy_model.trace.judge.refusals import answer, author, exposed, group_of_call, group_of_open
@@ -74,7 +74,7 @@ class _Terms:
 class _Answer(NamedTuple):
     """How one occurrence of a call ended: who refused it, what the program got, and whether the sandbox gave it that."""
 
-    by: str | None
+    by: Author | None
     got: str
     sandbox: bool
 
@@ -90,10 +90,10 @@ def _summed(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
 class Row:
     """One distinct call with one verdict. ``number`` is 0 for an open, which has a ``device``."""
 
-    kind: str
+    kind: CallKind
     number: int
     name: str | None
-    placed: str
+    placed: Group
     """The group that the call itself puts it in; `group` is the one that counts."""
     reason: str
     terms: _Terms
@@ -114,8 +114,8 @@ class Row:
         return (self.kind, self.number or self.device or 0) in HARMLESS
 
     @property
-    def group(self) -> str:
-        """A key of `GROUPS`. What is known as harmless was seen without MIG: with MIG on it counts."""
+    def group(self) -> Group:
+        """What is known as harmless was seen without MIG: with MIG on it counts."""
         if self.placed in ("unknown", "device") and self.known_harmless and not (self.terms.strict or self.terms.mig):
             return "harmless"
         return self.placed
@@ -292,7 +292,7 @@ class Check:
     def _key(rec: Record) -> tuple[Any, ...]:
         return rec.kind, rec.key, rec.dev, rec.status, rec.err, rec.ret, rec.by, rec.raw.get("refused")
 
-    def _row(self, key: tuple[Any, ...], rec: Record, by: str | None, make: Any) -> Row | None:
+    def _row(self, key: tuple[Any, ...], rec: Record, by: Author | None, make: Any) -> Row | None:
         row = self.rows.get(key)
         if row is None:
             if len(self.rows) >= DISTINCT_LIMIT:
@@ -303,7 +303,7 @@ class Check:
         row.seen(self._answer(rec, by))
         return row
 
-    def _answer(self, rec: Record, by: str | None) -> _Answer:
+    def _answer(self, rec: Record, by: Author | None) -> _Answer:
         return _Answer(by, answer(rec), by == "nvproxy" or (self.inside and by != "driver"))
 
     def _open(self, rec: Record) -> None:
@@ -316,7 +316,7 @@ class Check:
                 self.opened.add(path)
         self._row(("open", path, group), rec, by, lambda: self._open_row(path, group))
 
-    def _open_row(self, path: str, group: str) -> Row:
+    def _open_row(self, path: str, group: Group) -> Row:
         folder = _REPLACED.match(path)
         note = DEVICES.get(path) or DEVICES.get(f"/dev/{folder[1]}" if folder else "")
         reason = {
@@ -402,7 +402,7 @@ class Check:
 
     def _under(self, dev: str, rec: Record) -> None:
         """A call on a device that a sandbox does not have is reported under its open."""
-        group = "device"
+        group: Group = "device"
         row = self.rows.get(("open", dev, group))
         if row is None:
             if len(self.rows) >= DISTINCT_LIMIT:
@@ -417,13 +417,11 @@ class Check:
                 return
             name = self.catalog.name(rec.kind, rec.key) or foreign(rec.req)
             note = NOTES.get((rec.kind, rec.key))
-            inner = Row(
-                rec.kind, rec.key, name, group, "its device is not there", self._terms, note=note, first=rec.line
-            )
+            inner = Row(*rec.number, name, group, "its device is not there", self._terms, note=note, first=rec.line)
             row.under.append(inner)
         inner.seen(self._answer(rec, author(rec, None, self.inside)))
 
-    def _reason(self, rec: Record, decision: Decision | None, group: str) -> str:
+    def _reason(self, rec: Record, decision: Decision | None, group: Group) -> str:
         if group in ("contradiction", "argument") and "refused" in rec.raw and (decision is None or decision.allowed):
             return f"nvproxy: {rec.raw['refused']}"
         if decision is not None:
@@ -435,7 +433,7 @@ class Check:
             return f"the {what} is in the argument, which this trace does not hold"
         return "the number is admitted; its arguments decide, and this trace does not hold them"
 
-    def _new(self, rec: Record, group: str, reason: str, decision: Decision | None) -> Row:
+    def _new(self, rec: Record, group: Group, reason: str, decision: Decision | None) -> Row:
         caps: tuple[str, ...] = ()
         if decision is not None and decision.why is Why.CAPABILITY:
             rule = decision.rule or self.catalog.rules(rec.kind).get(rec.key)
@@ -444,7 +442,7 @@ class Check:
         if decision is not None and decision.why is Why.PENDING and decision.facts is not None:
             note = f"{decision.why.value}: {decision.facts.field}"
         name = self.catalog.name(rec.kind, rec.key)
-        return Row(rec.kind, rec.key, name, group, reason, self._terms, caps=caps, note=note)
+        return Row(*rec.number, name, group, reason, self._terms, caps=caps, note=note)
 
     def _elsewhere(self, rec: Record, files: _Files) -> None:
         by = author(rec, None, self.inside)
@@ -469,7 +467,7 @@ class Check:
             self.rows.values(), key=lambda r: (order.index(r.group), r.kind, r.number, r.device or "", r.reason)
         )
 
-    def counts(self) -> dict[str, dict[str, int]]:
+    def counts(self) -> dict[Group, dict[str, int]]:
         """Group -> distinct calls and calls."""
         result = {group: {"distinct": 0, "calls": 0} for group in GROUPS}
         for row in self.rows.values():

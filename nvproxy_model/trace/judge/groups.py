@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
-__all__ = ["GROUPS", "MISSING", "QUIET"]
+__all__ = ["GROUPS", "MISSING", "QUIET", "Group"]
 
-GROUPS: Final[Mapping[str, str]] = {
+Group = Literal[
+    "unknown",
+    "capability",
+    "device",
+    "argument",
+    "contradiction",
+    "permission",
+    "cannot-tell",
+    "harmless",
+    "always-refused",
+    "refused-outside-too",
+    "foreign",
+    "window",
+    "admitted",
+]
+GROUPS: Final[Mapping[Group, str]] = {
     "unknown": "refused: nvproxy has no rule for this number in this release",
     "capability": "refused: a capability is missing",
     "device": "refused: nvproxy does not give a sandbox this device",
@@ -24,8 +39,8 @@ GROUPS: Final[Mapping[str, str]] = {
 }
 """Group -> what it means; from what needs doing to what does not."""
 
-MISSING: Final = ("unknown", "capability", "device", "argument", "contradiction")
+MISSING: Final[tuple[Group, ...]] = ("unknown", "capability", "device", "argument", "contradiction")
 """The groups of refusals by nvproxy that a program notices. They make the verdict "refused"."""
 
-QUIET: Final = ("window", "admitted")
+QUIET: Final[tuple[Group, ...]] = ("window", "admitted")
 """The groups that are listed only when asked for."""

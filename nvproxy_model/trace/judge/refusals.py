@@ -11,7 +11,8 @@ from typing import Final
 
 from nvproxy_model.policy.decision import Decision, Why
 from nvproxy_model.trace.devices import device_kind, graphics
-from nvproxy_model.trace.format import Record
+from nvproxy_model.trace.format import Author, Record
+from nvproxy_model.trace.judge.groups import Group
 
 __all__ = ["answer", "author", "exposed", "group_of_call", "group_of_open", "refused"]
 
@@ -45,7 +46,7 @@ def answer(rec: Record) -> str:
     return "?" if rec.ret is None else "0"
 
 
-def author(rec: Record, decision: Decision | None, inside: bool) -> str | None:
+def author(rec: Record, decision: Decision | None, inside: bool) -> Author | None:
     """Who refused the call (`nvproxy_model.trace.format.AUTHORS`); None if nobody did.
 
     ``inside``: the trace was recorded in a sandbox. ``decision`` is the policy's, None where it cannot be known.
@@ -75,7 +76,7 @@ def _as_nvproxy(rec: Record, decision: Decision) -> bool:
     return unsupported or _same(rec, decision)
 
 
-def group_of_open(rec: Record, by: str | None) -> str:
+def group_of_open(rec: Record, by: Author | None) -> Group:
     """The group of an open(2) of a device node."""
     path = rec.dev or ""
     if graphics(path):
@@ -86,8 +87,8 @@ def group_of_open(rec: Record, by: str | None) -> str:
 
 
 def group_of_call(
-    rec: Record, decision: Decision | None, by: str | None, *, inside: bool = False, elsewhere: bool = False
-) -> str:
+    rec: Record, decision: Decision | None, by: Author | None, *, inside: bool = False, elsewhere: bool = False
+) -> Group:
     """The group of an ioctl. ``elsewhere``: the log was made under another release than the one that is asked about."""
     if by == "nvproxy" and "refused" in rec.raw and (decision is None or decision.allowed):
         return _contradiction(rec, decision, elsewhere)
@@ -110,7 +111,7 @@ def group_of_call(
     return "argument"
 
 
-def _contradiction(rec: Record, decision: Decision | None, elsewhere: bool) -> str:
+def _contradiction(rec: Record, decision: Decision | None, elsewhere: bool) -> Group:
     """nvproxy refused a call that these rules admit, or would admit with arguments that the log does not hold."""
     words = str(rec.raw.get("refused", ""))
     if words == "missing capability" or elsewhere:

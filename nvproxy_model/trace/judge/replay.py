@@ -10,7 +10,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from nvproxy_model import ioctl
 from nvproxy_model.abi.escapes import (
@@ -31,7 +31,7 @@ from nvproxy_model.session.ports import Buffer, File, Files
 from nvproxy_model.session.session import Session
 from nvproxy_model.structs import nvos
 from nvproxy_model.trace.devices import device_kind
-from nvproxy_model.trace.format import TRUNCATED, Record
+from nvproxy_model.trace.format import TRUNCATED, CallKind, Record
 from nvproxy_model.trace.judge.refusals import exposed
 
 __all__ = ["Replay", "Step"]
@@ -100,7 +100,7 @@ class Step:
     """One call that is worth a line."""
 
     line: int
-    kind: str
+    kind: Literal[CallKind, "object"]
     number: int
     text: str
 
@@ -267,7 +267,7 @@ class Replay:
 
     def _add(self, steps: list[Step], rec: Record, text: str) -> None:
         if len(steps) < _LISTED:
-            steps.append(Step(rec.line, rec.kind if rec.k == "ioctl" else rec.k, rec.key, text))
+            steps.append(Step(rec.line, *rec.number, text))
 
     def one(self, rec: Record) -> None:
         process = self._process(rec.pid)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from nvproxy_model.trace.judge.groups import MISSING
+from nvproxy_model.trace.judge.groups import MISSING, Group
 
 __all__ = ["EXITS", "Verdict", "Word", "decide"]
 
@@ -29,7 +29,7 @@ class Verdict:
         return EXITS[self.word]
 
 
-def decide(groups: Mapping[str, int], doubts: Sequence[str]) -> Verdict:
+def decide(groups: Mapping[Group, int], doubts: Sequence[str]) -> Verdict:
     """The verdict on distinct calls by group. ``doubts``: reasons, besides the groups, why an admission would not be sure."""
     why = list(doubts)
     if groups.get("cannot-tell"):

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
-from nvproxy_model.trace.format import Record
+from nvproxy_model.trace.format import CallKind, Record
 from nvproxy_model.trace.study.stats import Tally
 
-__all__ = ["CLASSES", "Difference", "compare", "outcomes"]
+__all__ = ["CLASSES", "Change", "Difference", "compare", "outcomes"]
 
-CLASSES: Final = ("only-here", "only-there", "other-status", "other-count")
+Change = Literal["only-here", "only-there", "other-status", "other-count"]
+CLASSES: Final[tuple[Change, ...]] = get_args(Change)
 """From the worst: a call that one trace lacks, one that was answered differently, one made another number of times."""
 
-Key = tuple[str, int, str | None]
+Key = tuple[CallKind, int, str | None]
 Outcome = tuple[int | None, int]
 
 
@@ -26,8 +27,8 @@ Outcome = tuple[int | None, int]
 class Difference:
     """``a`` and ``b`` count the call by outcome, (NV status or None, errno)."""
 
-    change: str
-    kind: str
+    change: Change
+    kind: CallKind
     number: int
     device: str | None
     """The path, for an open; the device, for an mmap."""
@@ -83,6 +84,7 @@ def compare(a: Tally, b: Tally) -> list[Difference]:
         here, there = left.get(key, {}), right.get(key, {})
         if here == there:
             continue
+        change: Change
         if not there:
             change = "only-here"
         elif not here:

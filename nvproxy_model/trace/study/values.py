@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nvproxy_model.trace.decode.catalog import Catalog, Shape
-from nvproxy_model.trace.format import Record
+from nvproxy_model.trace.format import CallKind, Record
 from nvproxy_model.trace.study.stats import DISTINCT_LIMIT
 
 __all__ = ["MANY", "ValueDifference", "Values", "compare_values"]
@@ -23,14 +23,14 @@ MANY: Final = 16
 _OTHER_EVERY_TIME: Final = re.compile(r"(?:^|\.)(?:h[A-Z]\w*|owner|target|\w*(?:[bB]ase|[aA]ddress|VA|Va|Ptr))$")
 """hClient, owner (a client), base: handles and addresses by name (nvos.h, uvm_ioctl.h)."""
 
-Key = tuple[str, int, int | None]
+Key = tuple[CallKind, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ValueDifference:
     """One field of one call: the values that it had after the calls of each trace."""
 
-    kind: str
+    kind: CallKind
     number: int
     status: int | None
     struct: str
@@ -71,7 +71,7 @@ class Values:
         if shape is None or data is None or len(data) < shape.size:
             return
         fields = shape.read(data)
-        key = (rec.kind, rec.key, rec.status)
+        key = (*rec.number, rec.status)
         for path, parts in self._comparable(shape):
             value: Any = fields
             for part in parts:

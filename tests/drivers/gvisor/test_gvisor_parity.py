@@ -167,14 +167,16 @@ def test_a_simple_struct_that_holds_a_pointer(tmp_path: Path, recorded: facts.Fa
     assert "szName" in simple[0].detail
 
 
-def test_a_simple_struct_that_holds_an_fd(tmp_path: Path, recorded: facts.Facts) -> None:
-    version = MODERN.replace("NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2", "NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD")
-    version = version.replace("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", "NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS")
-    nvgpu = NVGPU.replace(
-        "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2 = 0x205", "NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD = 0x3d05"
-    )
+@pytest.mark.parametrize(
+    ("kind", "name", "number"),
+    [("simple-fd", "OS_UNIX_EXPORT_OBJECT_TO_FD", 0x3D05), ("simple-pid", "SET_SUB_PROCESS_ID", 0x901)],
+)
+def test_a_simple_struct_that_holds(tmp_path: Path, recorded: facts.Facts, kind: str, name: str, number: int) -> None:
+    version = MODERN.replace("NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2", f"NV0000_CTRL_CMD_{name}")
+    version = version.replace("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", f"NV0000_CTRL_{name}_PARAMS")
+    nvgpu = NVGPU.replace("NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2 = 0x205", f"NV0000_CTRL_CMD_{name} = {number:#x}")
     report = parity(write(tmp_path, version, nvgpu), recorded)
-    assert ("simple-fd", "control NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD") in found(report)
+    assert (kind, f"control NV0000_CTRL_CMD_{name}") in found(report)
 
 
 def test_an_entry_at_a_version_where_the_driver_lacks_it(tmp_path: Path, recorded: facts.Facts) -> None:
