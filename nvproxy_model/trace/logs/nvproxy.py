@@ -104,6 +104,8 @@ class _Log:
         self.problems = problems
         self.clock = Clock()
         self.open: dict[int, _Open] = {}
+        self.opening: dict[tuple[int, str], int] = {}
+        """(task, device) -> the line at which an open began whose end did not come yet."""
         self.task = (0, 0)
         self.when = 0
 
@@ -132,7 +134,7 @@ class _Log:
             if _MARK in text:
                 yield from self.said(line, text.index(_MARK) + len(_MARK))
             elif (call := runsc.call(text) or runsc.call(line.body)) is not None:
-                yield from self.traced(call)
+                yield from self.traced(call, line.number)
         except ValueError as error:
             self.problems.add(line.number, str(error))
 
@@ -151,7 +153,7 @@ class _Log:
 
     # runsc's lines
 
-    def traced(self, call: runsc.Call) -> Iterator[Fields]:
+    def traced(self, call: runsc.Call, number: int) -> Iterator[Fields]:
         pid, tid = self.task
         base = {"t": self.when, "pid": pid, "tid": tid}
         fields = call.fields
@@ -169,10 +171,16 @@ class _Log:
                 **(record or self.request(fields)),
                 **{name: fields[name] for name in ("ret", "err", "d") if name in fields},
             }
+        elif call.name.startswith("open"):
+            under_way = tid, fields["path"]
+            if not call.exited:
+                if len(self.opening) < _TASKS:
+                    self.opening[under_way] = number
+                return
+            self.opening.pop(under_way, None)
+            yield {"k": "open", **base, "fd": fields["ret"], **fields}
         elif not call.exited:
             return
-        elif call.name.startswith("open"):
-            yield {"k": "open", **base, "fd": fields["ret"], **fields}
         elif call.name == "close":
             yield {"k": "close", **base, **fields}
         elif call.name == "mmap":
@@ -314,6 +322,8 @@ class _Log:
     def end(self) -> Iterator[Fields]:
         for under in self.open.values():
             yield under.record
+        for (_, path), number in self.opening.items():
+            self.problems.add(number, f"an open of {path} whose result is not in this log")
 
 
 def _class(text: str) -> int:

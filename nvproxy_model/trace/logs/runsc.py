@@ -57,7 +57,7 @@ def call(text: str) -> Call | None:
     name, args, exited = match["name"], match["args"], match["way"] == "X"
     fields: dict[str, Any] | None
     if name.startswith("open"):
-        fields = _open(args) if exited else {}
+        fields = _open(args)
     else:
         fields = _on_descriptor(name, args)
     if fields is None:

@@ -229,13 +229,13 @@ class _Reader:
     def end(self, number: int) -> Iterator[Fields]:
         """The calls that never returned."""
         for (tid, name), text in self.waiting.items():
-            if name != "ioctl":
+            if name != "ioctl" and not name.startswith("open"):
                 continue
             try:
                 call = cut(name, f"{text})")
                 process = self.process(tid)
                 base: Fields = {"t": self.when, "pid": process.pid, "tid": tid or process.pid}
-                yield from self.ioctl(base, process, [argument(arg) for arg in call.args], None)
+                yield from self.calls[name](base, process, [argument(arg) for arg in call.args], None)
             except Unreadable as error:
                 if self.ours(name, text, self.threads.get(tid)):
                     self.problems.add(number, str(error))
@@ -250,7 +250,7 @@ class _Reader:
         self, base: Fields, process: _Process, args: list[str], answer: Answer | None, folder: str | None = None
     ) -> Iterator[Fields]:
         match = STRING.match(args[0]) if args else None
-        if match is None or answer is None or answer.ret is None:
+        if match is None:
             return
         path = path_text(match[1])
         if folder is not None and not path.startswith("/"):
@@ -258,6 +258,10 @@ class _Reader:
         if path.startswith("/dev") and ("/." in path or "//" in path):
             path = posixpath.normpath(path)
         path = node(path) or path
+        if answer is None or answer.ret is None:
+            if nvidia(path):
+                raise _Ours("an open whose result is not in this log")
+            return
         found = node(path_text(answer.path)) if answer.path is not None else None
         path = found if found is not None and nvidia(found) else path
         ours = nvidia(path) or graphics(path)

@@ -244,6 +244,25 @@ def test_lines_that_lost_their_newlines(write: Write) -> None:
         assert (len(records), source.problems.count) == (3, 0)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'openat(AT_FDCWD, "{CTL}", O_RDWR <unfinished ...>\n',
+        f'openat(AT_FDCWD, "{CTL}", O_RDWR) = ?\n',
+        f'open("{CTL}", O_RDWR <unfinished ...>\n+++ killed by SIGKILL +++\n',
+        f"[   1:   1] smi E openat(AT_FDCWD /, 0x7ef9 {CTL}, O_RDWR|O_CLOEXEC, 0o0)\n",
+    ],
+)
+def test_an_open_that_does_not_return(text: str, write: Write) -> None:
+    """Whether the program had the device is not known: the log is not complete."""
+    records, source = read(write(text))
+    assert records == []
+    assert [line for line, said in source.problems.kept if "whose result is not in this log" in said] == [
+        text.count("\n")
+    ]
+    assert read(write(text.replace(CTL, "/dev/null") + ASKED + "\n"))[1].problems.count == 0
+
+
 def test_one_object_with_many_lines(write: Write) -> None:
     """As an export of a log service has them, in one line of the file."""
     text = json.dumps([{"message": line} for line in [OPENED, *[ASKED] * 6000]])
