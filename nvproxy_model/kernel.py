@@ -17,6 +17,7 @@ __all__ = [
     "ARGUMENT",
     "AUDIT_ARCH",
     "FLAG_NEW_LISTENER",
+    "FLAG_SPEC_ALLOW",
     "FLAG_WAIT_KILLABLE_RECV",
     "KILL_PROCESS",
     "MACHINE",
@@ -102,6 +103,7 @@ SYSCALLS: Final[Mapping[str, Mapping[str, int]]] = {
 """Machine -> name -> number (asm/unistd_64.h, asm-generic/unistd.h)."""
 
 # linux/seccomp.h
+FLAG_SPEC_ALLOW: Final = 1 << 2
 FLAG_NEW_LISTENER: Final = 1 << 3
 FLAG_WAIT_KILLABLE_RECV: Final = 1 << 5
 ALLOW: Final = 0x7FFF0000

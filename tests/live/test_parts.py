@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import itertools
 import mmap
@@ -19,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvproxy_model import Policy, task_memory
+from nvproxy_model import Policy, kernel, notification, task_memory
 from nvproxy_model.caps import SUPPORTED, Caps
 from nvproxy_model.errors import MemoryFault
 from nvproxy_model.live.files import OpenFiles
@@ -264,6 +265,22 @@ def test_a_signal_is_passed_on_while_nothing_runs_its_handler() -> None:
         os.close(ready)
         os.close(write)
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def test_the_filter_slows_nothing_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the kernel is as old as it may be or not, the program's speculation stays as it is (linux/seccomp.h)."""
+    asked: list[int] = []
+
+    def seccomp(_: object, flags: int) -> int:
+        asked.append(flags)
+        if flags & kernel.FLAG_WAIT_KILLABLE_RECV:
+            raise OSError(errno.EINVAL, "before 5.19")
+        return 7
+
+    monkeypatch.setattr(kernel, "seccomp", seccomp)
+    assert notification.install([]) == 7
+    assert len(asked) == 2
+    assert all(flags & 1 << 2 for flags in asked)
 
 
 RUNS = sorted((ROOT / "tests" / "data" / "runs").glob("*.jsonl.gz"))
