@@ -1,4 +1,4 @@
-"""C structs in construct, with what each field means.
+"""C structs, with what each field means.
 
 A `CStruct` is written like the header: members in order, no padding (it is computed as a C compiler for LP64
 does), a role around a field whose value a proxy must understand, and `since`/`until` around members that came
@@ -7,22 +7,20 @@ or went::
 NV_EXAMPLE_PARAMETERS = CStruct( "NV_EXAMPLE_PARAMETERS", "hObject" / Handle(depends=True), "fd" / Fd(),
 since("550.40.07", "list" / UserPointer(NvU32, count="listCount"), "listCount" / NvU32), )
 
-``make``, ``read`` and ``edit`` go from names to bytes and back (`nvproxy_model.values`). It stays an ordinary
-construct: ``parse``, ``build``, ``sizeof``, ``"name" / X`` and ``X[n]`` work.
+``make``, ``read`` and ``edit`` go from names to bytes and back (`nvproxy_model.values`). What else can be asked of a
+construct can be asked of it, ``parse`` and ``build`` first: `CType.construct` is that construct, for use within others.
 ``NvU8[4][8]`` composes from the inside, so it is C's ``NvU8 x[8][4]``.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from io import BytesIO
+from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-import construct
-from construct.core import stream_read, stream_write
+from struct import calcsize
+from typing import Any, Literal, get_args
 
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.layout import Field, Layout, RecordKind
@@ -31,6 +29,7 @@ from nvproxy_model.values import Values
 
 __all__ = [
     "CStruct",
+    "CType",
     "CUnion",
     "Empty",
     "Fd",
@@ -67,14 +66,98 @@ __all__ = [
 ]
 
 
-class Scalar(construct.FormatField):
+class CType:
+    """What can stand in a declaration: a scalar, a record, or one of them under a name, in an array or with a role."""
+
+    def __rtruediv__(self, name: str) -> _Named:
+        return _Named(name, self)
+
+    def __getitem__(self, count: int) -> _Array:
+        return _Array(count, self)
+
+    @cached_property
+    def construct(self) -> Any:
+        """The same as a `construct.Construct`, made when it is first asked for: few programs parse or build with one."""
+        return self._construct()
+
+    def parse(self, data: bytes, **context: Any) -> Any:
+        """Ask the construct: a Container, a ListContainer or a number. Raises construct's StreamError for too few bytes."""
+        return self.construct.parse(data, **context)
+
+    def build(self, obj: Any, **context: Any) -> bytes:
+        """Ask the construct: the bytes of what `parse` gives."""
+        built: bytes = self.construct.build(obj, **context)
+        return built
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "construct" or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self.construct, name)
+
+    def _construct(self) -> Any:
+        raise NotImplementedError
+
+
+class Scalar(CType):
     """A little-endian machine scalar under the name that NVIDIA gives its type."""
 
     def __init__(self, ctype: str, format: str, base: str) -> None:
-        super().__init__("<", format)
         self.ctype = ctype
         self.base = base
-        self.size = self.align = self.length
+        self.fmtstr = f"<{format}"
+        self.size = self.align = calcsize(self.fmtstr)
+
+    def sizeof(self) -> int:
+        """Bytes."""
+        return self.size
+
+    def _construct(self) -> Any:
+        from construct import FormatField
+
+        return FormatField("<", self.fmtstr[1])
+
+
+class _Wrapper(CType):
+    """A type with something around it."""
+
+    def __init__(self, subcon: Any) -> None:
+        self.subcon = subcon
+
+    def around(self, subcon: Any) -> Any:
+        """The same around another type."""
+        wrapped = copy.copy(self)
+        wrapped.subcon = subcon
+        wrapped.__dict__.pop("construct", None)
+        return wrapped
+
+    def sizeof(self) -> int:
+        """Bytes."""
+        return int(self.subcon.sizeof())
+
+    def _construct(self) -> Any:
+        return self.subcon.construct
+
+
+class _Named(_Wrapper):
+    def __init__(self, name: str, subcon: Any) -> None:
+        super().__init__(subcon)
+        self.name = name
+
+    def _construct(self) -> Any:
+        return self.name / self.subcon.construct
+
+
+class _Array(_Wrapper):
+    def __init__(self, count: int, subcon: Any) -> None:
+        super().__init__(subcon)
+        self.count = count
+
+    def sizeof(self) -> int:
+        """Bytes of all elements."""
+        return self.count * super().sizeof()
+
+    def _construct(self) -> Any:
+        return self.subcon.construct[self.count]
 
 
 NvU8 = Scalar("NvU8", "B", "u8")
@@ -131,7 +214,7 @@ Empty = Literal["refuse", "forward"]
 """The ``empty`` of a `UserPointer`."""
 
 
-class Role(construct.Subconstruct):
+class Role(_Wrapper):
     """What a field means, wrapped transparently around its type: bytes, size and parsed value are the type's
     own."""
 
@@ -291,18 +374,18 @@ class Member:
 def _unwrap(subcon: Any) -> tuple[str | None, Role | None, tuple[int, ...], Any]:
     name, role, dims = None, None, []
     while True:
-        if isinstance(subcon, construct.Renamed):
+        if isinstance(subcon, _Named):
             name = subcon.name
         elif isinstance(subcon, Role):
             role = subcon
-        elif isinstance(subcon, construct.Array):
+        elif isinstance(subcon, _Array):
             dims.append(subcon.count)
         else:
             return name, role, tuple(dims), subcon
         subcon = subcon.subcon
 
 
-def _place(ctype: str | None, subcons: tuple[Any, ...], union: bool) -> tuple[list[Member], int, int]:
+def _place(ctype: str | None, subcons: Iterable[Any], union: bool) -> tuple[list[Member], int, int]:
     """Offsets as the System V x86-64 and AAPCS64 rules give them: each member on its own alignment, size
     rounded up."""
     members: list[Member] = []
@@ -328,7 +411,7 @@ def _place(ctype: str | None, subcons: tuple[Any, ...], union: bool) -> tuple[li
     return members, -(-end // align) * align, align
 
 
-class _Record(Values):
+class _Record(Values, CType):
     """What CStruct and CUnion share: versions, layout, names."""
 
     kind: RecordKind
@@ -345,24 +428,30 @@ class _Record(Values):
     _variants: dict[tuple[Any, ...], Any]
     _resolved: dict[tuple[int, int], Any]
 
-    def _declare(
+    def __init__(
         self,
         ctype: str | None,
-        declared: tuple[Any, ...],
-        renamed: Mapping[str, str] | None,
-        first: str | tuple[str, ...],
-        last: str | tuple[str, ...],
-    ) -> tuple[Any, ...]:
+        *declared: Any,
+        renamed: Mapping[str, str] | None = None,
+        since: str | tuple[str, ...] = (),
+        until: str | tuple[str, ...] = (),
+    ) -> None:
         self.ctype = ctype
         self._origin = self
-        self.lifetime = _Versioned((), releases(first), releases(last))
+        self.lifetime = _Versioned((), releases(since), releases(until))
         self._declared = declared
         self._renamed = dict(renamed or {})
         self._turns = frozenset(self._renamed).union(*map(_turns, declared))
         self._at = {}
         self._variants = {}
         self._resolved = {}
-        return tuple(self._active(None))
+        self.members, self.size, self.align = _place(ctype, self._active(None), union=self.kind == "union")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.ctype}>"
+
+    def sizeof(self) -> int:
+        return self.size
 
     def _active(self, version: Lineage | None) -> Iterator[Any]:
         return _spread(self._declared, version)
@@ -399,7 +488,7 @@ class _Record(Values):
         variant = self._variants.get(key)
         if variant is None:
             same = ctype == self.ctype and subcons == self._declared
-            variant = self if same else type(self)(ctype, *subcons)  # type: ignore[call-arg]
+            variant = self if same else type(self)(ctype, *subcons)
             variant._origin = self._origin
             variant = self._variants.setdefault(key, variant)
         return variant
@@ -409,13 +498,13 @@ class _Record(Values):
             return subcon
         if isinstance(subcon, (CStruct, CUnion)):
             return subcon.at(version)
-        if not isinstance(subcon, (construct.Renamed, construct.Array, Role)):
+        if not isinstance(subcon, _Wrapper):
             return subcon
         inner = self._resolve(subcon.subcon, version)
         if inner is subcon.subcon:
             return subcon
         # Keyed by both ends so that one variant of an inner record gives one wrapper: `at` interns by identity.
-        return self._resolved.setdefault((id(subcon), id(inner)), _rewrap(subcon, inner))
+        return self._resolved.setdefault((id(subcon), id(inner)), subcon.around(inner))
 
     def field(self, name: str) -> Member:
         """The member of that name. Raises KeyError."""
@@ -445,15 +534,9 @@ def _turns(declared: Any) -> frozenset[str]:
     """The releases at which a member, or what is in it, comes, goes or changes."""
     if isinstance(declared, _Versioned):
         return frozenset(declared.first + declared.last).union(*map(_turns, declared.members))
-    while isinstance(declared, (construct.Renamed, construct.Array, Role)):
+    while isinstance(declared, _Wrapper):
         declared = declared.subcon
     return declared._turns if isinstance(declared, (CStruct, CUnion)) else frozenset()
-
-
-def _rewrap(subcon: Any, inner: Any) -> Any:
-    wrapped = copy.copy(subcon)
-    wrapped.subcon = inner
-    return wrapped
 
 
 def _field(member: Member) -> Field:
@@ -464,7 +547,7 @@ def _field(member: Member) -> Field:
     return Field(member.name, member.offset, member.size, element.ctype, element.base, member.dims)
 
 
-class CStruct(construct.Struct, _Record):
+class CStruct(_Record):
     """A C struct. Used without `at`, it is the newest layout. Padding is kept, as hidden ``_pad`` bytes,
     through parse and build.
 
@@ -474,84 +557,30 @@ class CStruct(construct.Struct, _Record):
 
     kind = "struct"
 
-    if TYPE_CHECKING:  # construct has no annotations, and what a checker makes of its code is wrong
+    def _construct(self) -> Any:
+        import construct
 
-        def parse(self, data: bytes, **contextkw: Any) -> Any: ...
+        def pad(end: int, offset: int) -> list[Any]:
+            gap = offset - end
+            return [f"_pad{end}" / construct.Default(construct.Bytes(gap), bytes(gap))] if gap else []
 
-        def build(self, obj: Any, **contextkw: Any) -> bytes: ...
-
-    def __init__(
-        self,
-        ctype: str | None,
-        *declared: Any,
-        renamed: Mapping[str, str] | None = None,
-        since: str | tuple[str, ...] = (),
-        until: str | tuple[str, ...] = (),
-    ) -> None:
-        self.members, self.size, self.align = _place(
-            ctype, self._declare(ctype, declared, renamed, since, until), union=False
-        )
         subcons, end = [], 0
         for member in self.members:
-            subcons += self._pad(end, member.offset)
-            subcons.append(member.subcon)
+            subcons += [*pad(end, member.offset), member.subcon.construct]
             end = member.offset + member.size
-        super().__init__(*subcons, *self._pad(end, self.size))
-
-    @staticmethod
-    def _pad(end: int, offset: int) -> list[Any]:
-        gap = offset - end
-        return [f"_pad{end}" / construct.Default(construct.Bytes(gap), bytes(gap))] if gap else []
-
-    def __repr__(self) -> str:
-        return f"<CStruct {self.ctype}>"
+        return construct.Struct(*subcons, *pad(end, self.size))
 
 
-class CUnion(construct.Construct, _Record):
+class CUnion(_Record):
     """A C union: parsing yields every member; building starts from the parsed bytes and lays changed members
     over them."""
 
     kind = "union"
 
-    if TYPE_CHECKING:  # construct has no annotations, and what a checker makes of its code is wrong
+    def _construct(self) -> Any:
+        from nvproxy_model.overlay import Overlay
 
-        def parse(self, data: bytes, **contextkw: Any) -> Any: ...
-
-        def build(self, obj: Any, **contextkw: Any) -> bytes: ...
-
-    def __init__(
-        self,
-        ctype: str | None,
-        *declared: Any,
-        renamed: Mapping[str, str] | None = None,
-        since: str | tuple[str, ...] = (),
-        until: str | tuple[str, ...] = (),
-    ) -> None:
-        super().__init__()
-        self.members, self.size, self.align = _place(
-            ctype, self._declare(ctype, declared, renamed, since, until), union=True
-        )
-
-    def _parse(self, stream: BytesIO, context: Any, path: str) -> Any:
-        raw = stream_read(stream, self.size, path)
-        parsed = construct.Container(_raw=raw)
-        for member in self.members:
-            parsed[member.name] = member.subcon._parsereport(BytesIO(raw), context, f"{path} -> {member.name}")
-        return parsed
-
-    def _build(self, obj: Any, stream: BytesIO, context: Any, path: str) -> Any:
-        raw = bytearray(obj.get("_raw") or bytes(self.size))
-        for member in self.members:
-            if member.name in obj and ("_raw" not in obj or obj[member.name] != member.subcon.parse(obj["_raw"])):
-                raw[: member.size] = member.subcon.build(obj[member.name])
-        stream_write(stream, bytes(raw), self.size, path)
-        return obj
-
-    def _sizeof(self, context: Any, path: str) -> int:
-        return self.size
-
-    def __repr__(self) -> str:
-        return f"<CUnion {self.ctype}>"
+        return Overlay(self.size, {member.name: member.subcon.construct for member in self.members})
 
 
 def renamed_type(of: CStruct, ctype: str) -> CStruct:

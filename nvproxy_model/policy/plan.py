@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.fields import CStruct, Fd, Handle, Member, OpaquePointer, Role, Status, UserPointer
@@ -88,6 +88,7 @@ def plan(of: CStruct) -> Plan:
     buffers = tuple(step for step in pointers if step.role.to is not None)
     opaque = tuple(step for step in steps(OpaquePointer) if step.role.null_only or step.role.cleared)
     required = tuple(step for step in handles if step.role.required)
+    replaced: tuple[Step[Any], ...] = (*fds, *pointers)
     if fds and (buffers or opaque):
         raise DefinitionError(f"{of.ctype}: fds and buffers in one struct")
     return Plan(
@@ -100,7 +101,7 @@ def plan(of: CStruct) -> Plan:
         tuple(_count(of, step) for step in buffers),
         tuple(step for step in handles if step.role.depends),
         next(steps(Status), None),
-        tuple((step.offset, step.size) for step in (*fds, *pointers)),
+        tuple((step.offset, step.size) for step in replaced),
         bool(required or fds or buffers or opaque),
     )
 

@@ -208,6 +208,17 @@ def test_our_records_keep_their_bytes(record: CStruct | CUnion) -> None:
         _same_bytes(record, seed)
 
 
+def test_a_declaration_has_a_construct_for_use_in_others() -> None:
+    record = CStruct("PAIR", "small" / fields.NvU8, "fds" / Fd()[2])
+    both = construct.Struct("head" / construct.Byte, "pairs" / construct.Array(2, record.construct))
+    parsed = both.parse(bytes(range(1 + 2 * 12)))
+    assert [pair.fds[1] for pair in parsed.pairs] == [0x0C0B0A09, 0x18171615]
+    assert both.build(parsed) == bytes(range(1 + 2 * 12))
+    assert (record.sizeof(), record.field("fds").subcon.sizeof(), record.construct.sizeof()) == (12, 8, 12)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = NvU32.nothing
+
+
 @given(st.binary(max_size=80))
 def test_short_bytes_are_an_answer(data: bytes) -> None:
     """Fewer bytes than the struct raise construct's own error and nothing else; more are left alone."""
