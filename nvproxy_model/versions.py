@@ -1,8 +1,14 @@
-"""Driver releases as a tree, from driver_versions.yaml."""
+"""Driver releases as a tree, from driver_versions.yaml.
+
+Importing PyYAML takes longer than all else that a decision needs, so the table is shipped as JSON too, with the checksum of
+the text that it was made of: where the two do not belong together, the YAML is read.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +17,14 @@ from typing import Any, Final
 from nvproxy_model.errors import DefinitionError, UnknownDriverVersion, UnsupportedDriverVersion
 from nvproxy_model.followed import LATER
 
-__all__ = ["PROC", "DriverVersion", "Tree", "host", "load", "numbers"]
+__all__ = ["DERIVED", "PROC", "DriverVersion", "Tree", "derived", "host", "load", "numbers"]
 
 PROC: Final = Path("/proc/driver/nvidia/version")
 """Where a loaded kernel module names its release."""
+
+TABLE: Final = Path(__file__).with_name("driver_versions.yaml")
+DERIVED: Final = TABLE.with_suffix(".json")
+"""What `derived` gives for the shipped table; ``python -m nvproxy_model.tools.pages --docs`` writes it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,13 +153,35 @@ def load(path: Path | None = None) -> Tree:
     return _LOADED.get(path) or _LOADED.setdefault(path, _read(path))
 
 
+def derived() -> str:
+    """The shipped table as JSON, with the checksum of its YAML. Raises DefinitionError."""
+    text = TABLE.read_bytes()
+    return json.dumps({"crc32": zlib.crc32(text), "releases": _parsed(text, TABLE.name)}, indent=1) + "\n"
+
+
 def _read(path: Path | None) -> Tree:
+    name = (path or TABLE).name
+    text = (path or TABLE).read_bytes()
+    releases = (_kept(zlib.crc32(text)) if path is None else None) or _parsed(text, name)
+    try:
+        return Tree(releases)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DefinitionError(f"{name}: not a table of releases: {error}") from None
+
+
+def _kept(crc32: int) -> Any:
+    """The releases of the shipped JSON; None if it is not there or was made of another text."""
+    try:
+        kept = json.loads(DERIVED.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return kept["releases"] if kept["crc32"] == crc32 else None
+
+
+def _parsed(text: bytes, name: str) -> Any:
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    path = path or Path(__file__).with_name("driver_versions.yaml")
     try:
-        releases = yaml.load(path.read_bytes(), Loader=loader)["releases"]
-        return Tree(releases)
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DefinitionError(f"{path.name}: not a table of releases: {error}") from None
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["releases"]
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise DefinitionError(f"{name}: not a table of releases: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,26 @@ def test_the_table() -> None:
         "620.51.00",
     ]
     assert TREE.latest.name == "620.51.00"
+
+
+def test_the_derived_table_is_the_tables() -> None:
+    """`python -m nvproxy_model.tools.pages --docs` writes it."""
+    assert versions.DERIVED.read_text() == versions.derived()
+    read = versions.load(ROOT / "driver_versions.yaml")
+    assert [(*map(str, (n, n.parent)), n.supported, n.sha256, n.later) for n in TREE.values()] == [
+        (*map(str, (n, n.parent)), n.supported, n.sha256, n.later) for n in read.values()
+    ]
+
+
+@pytest.mark.parametrize("derived", [None, "", '{"crc32": 0, "releases": {}}'])
+def test_a_derived_table_of_another_text_is_left_alone(
+    derived: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "DERIVED", tmp_path / "driver_versions.json")
+    monkeypatch.setattr(versions, "_LOADED", {})
+    if derived is not None:
+        versions.DERIVED.write_text(derived)
+    assert list(versions.load()) == list(TREE)
 
 
 def test_three_states() -> None:

@@ -1,8 +1,8 @@
 """Manual pages, shell completions and the documents' tables, from the commands' declarations.
 
 ``python3 -m nvproxy_model.tools.pages DIR`` writes the pages and completions below DIR, where a wheel installs them below its
-prefix: share/man/man1, share/bash-completion, share/zsh, share/fish. ``--docs`` brings the tables in docs/
-and the figures of the README's first command up to date.
+prefix: share/man/man1, share/bash-completion, share/zsh, share/fish. ``--docs`` brings the tables in docs/,
+the figures of the README's first command and the derived form of driver_versions.yaml up to date.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from nvproxy_model import __version__
+from nvproxy_model import __version__, versions
 from nvproxy_model.tools.command import EVERYWHERE, VERSION, Argument, Command, Example, Program, argument, programs
 
 __all__ = ["PROGRAMS", "TABLES", "files", "refreshed", "table", "updated", "write"]
@@ -273,7 +273,7 @@ def main() -> int:
         prog="python3 -m nvproxy_model.tools.pages", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("dir", metavar="DIR", nargs="?", type=Path, help="where share/ is made, such as ~/.local")
-    parser.add_argument("--docs", action="store_true", help="update docs/ and README.md here")
+    parser.add_argument("--docs", action="store_true", help="update docs/, README.md and driver_versions.json here")
     args = parser.parse_args()
     if args.dir is None and not args.docs:
         parser.error("want DIR, --docs or both")
@@ -285,6 +285,7 @@ def main() -> int:
     if args.docs:
         path = Path("README.md")
         path.write_text(refreshed(path.read_text("utf-8")), "utf-8")
+        versions.DERIVED.write_text(versions.derived(), "utf-8")
     return 0
 
 
