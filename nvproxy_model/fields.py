@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from struct import calcsize
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from nvproxy_model.errors import DefinitionError
 from nvproxy_model.layout import Field, Layout, RecordKind
@@ -329,8 +328,7 @@ class Status(Role):
         super().__init__(of)
 
 
-@dataclass(frozen=True)
-class _Versioned:
+class _Versioned(NamedTuple):
     members: tuple[Any, ...]
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
@@ -358,8 +356,7 @@ def until(version: Releases, *members: Any) -> _Versioned:
     return _Versioned(members, last=releases(version))
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One placed member of a resolved record; ``dims`` are C's, outermost first."""
 
     name: str

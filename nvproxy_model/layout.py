@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 __all__ = ["MAX_MEMBERS", "Field", "Layout", "Leaf", "RecordKind"]
 
@@ -17,8 +16,7 @@ In a chain of structs, each of which holds the one before twice, the count doubl
 RecordKind = Literal["struct", "union"]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One member of a record.
 
     ``offset`` is in bytes from the start of the record that holds it. ``size`` is the whole member's, arrays
@@ -38,8 +36,7 @@ class Field:
     """The element's own layout when ``base`` is ``record``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A scalar, or an array of scalars, with its dotted path and its offset from the start of the outermost record."""
 
     path: str
@@ -50,8 +47,7 @@ class Leaf:
     dims: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """A struct or union: ``size`` and ``align`` in bytes, members in the order of declaration."""
 
     name: str

@@ -8,8 +8,7 @@ imported when the row is first asked for it, and alone (``"NV2080_CTRL_GPU_GET_I
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvproxy_model.caps import Caps
 from nvproxy_model.errors import DefinitionError
@@ -28,8 +27,7 @@ BY_NAME: Any = object()
 only."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class Rule(NamedTuple):
     """One number of one table over one span of releases.
 
     ``table``, ``number``, ``name``: what is asked, as NVIDIA numbers and names it. ``caps``: any one of these

@@ -10,7 +10,6 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +26,6 @@ DERIVED: Final = TABLE.with_suffix(".json")
 """What `derived` gives for the shipped table; ``python -m nvproxy_model.tools.pages --docs`` writes it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DriverVersion:
     """One release.
 
@@ -37,12 +35,23 @@ class DriverVersion:
     `nvproxy_model.followed.LATER` that brought the node; None if the followed revision has it.
     """
 
-    name: str
-    parent: DriverVersion | None
-    supported: bool
-    sha256: Mapping[str, str]
-    lineage: tuple[str, ...] = field(repr=False)
-    later: str | None = None
+    __slots__ = ("later", "lineage", "name", "parent", "sha256", "supported")
+
+    def __init__(
+        self,
+        name: str,
+        parent: DriverVersion | None,
+        supported: bool,
+        sha256: Mapping[str, str],
+        lineage: tuple[str, ...],
+        later: str | None = None,
+    ) -> None:
+        self.name: Final = name
+        self.parent: Final = parent
+        self.supported: Final = supported
+        self.sha256: Final = sha256
+        self.lineage: Final = lineage
+        self.later: Final = later
 
     def descends_from(self, version: str) -> bool:
         """Whether ``version`` is this release or an ancestor of it."""
@@ -50,6 +59,9 @@ class DriverVersion:
 
     def __str__(self) -> str:
         return self.name
+
+    def __repr__(self) -> str:
+        return f"DriverVersion({self.name!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
         # A release is a node of the shipped tree: a copy, in this process or another, is that node.

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvproxy_model import versions
 from nvproxy_model.abi import TABLES
@@ -30,8 +29,7 @@ FILE = Path(__file__).parent / "facts" / "independent.json.xz"
 SCHEMA = "nvproxy-model/independent/1"
 
 
-@dataclass(frozen=True, slots=True)
-class Independent:
+class Independent(NamedTuple):
     """One release's table. ``model``: the listed release that it is compared with. Sizes are in bytes.
 
     ``sizes``: table name (``control``, ``alloc``, ``uvm``) -> number -> size of its parameters. ``structs``: of escapes, by name.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
 __all__ = [
     "ADMINISTRATOR",
@@ -32,8 +32,7 @@ UNSAID: Final = ""
 """The privilege of a class before 530.30.02, where each class's constructor decides and no table says it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(NamedTuple):
     """A control that the driver's CPU side knows. ``struct`` is None where it takes no parameters.
 
     ``handle`` is the driver's internal class of the handle that the control is asked of, several joined with ``+``.
@@ -44,8 +43,7 @@ class Export:
     handle: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClassEntry:
+class ClassEntry(NamedTuple):
     """A class of the driver's list. ``privilege`` is UNSAID where the release's list has no privileges.
 
     ``chips`` are those whose lists have the class, ``("all",)`` for a generic class; None where the release's lists hold
@@ -61,16 +59,15 @@ class ClassEntry:
     chips: tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Privileges:
+class Privileges(NamedTuple):
     """The tables of one release."""
 
-    flags: Mapping[str, int] = field(default_factory=dict)
+    flags: Mapping[str, int] = MappingProxyType({})
     """The bits of a control's flags that decide who may call it. They were renumbered at 555.42.02."""
-    exports: Mapping[int, Export] = field(default_factory=dict)
+    exports: Mapping[int, Export] = MappingProxyType({})
     deprecated: frozenset[str] = frozenset()
     """Controls that are converted to another form before the exported ones are looked up (RmDeprecatedGetControlHandler())."""
-    classes: Mapping[int, ClassEntry] = field(default_factory=dict)
+    classes: Mapping[int, ClassEntry] = MappingProxyType({})
     chips: tuple[str, ...] = ()
     """The chips that have a list of their own, where ``ClassEntry.chips`` means something."""
     copying: frozenset[str] = frozenset()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from nvproxy_model import naming
 from nvproxy_model.layout import Field, Layout, RecordKind
@@ -26,8 +26,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """The names that somebody asks for; to read only these takes a fraction of the time of reading all."""
 
     structs: frozenset[str]
@@ -39,8 +38,7 @@ class Wanted:
         return any(name[:5].lower() == "nvkms" for name in self.structs | self.constants)
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Where a release was read from: a repository's tag or commit, or else a tree.
 
     A signed tag is one whose object carries a signature; no signature is ever verified. ``commit`` is its full id, or "".
@@ -53,8 +51,7 @@ class Provenance:
         return f"{self.kind} {self.commit[:12]}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """The ABI headers of one driver release.
 
     Whoever asked for some names only (see ``Source.release``) finds only those in the mappings. ``embedded`` holds the
@@ -69,15 +66,15 @@ class Release:
     """By typedef name and by tag, as NVIDIA spells them."""
     constants: Mapping[str, int]
     """Macros with an integer value, and enumerators."""
-    enums: Mapping[str, str] = field(default_factory=dict)
+    enums: Mapping[str, str] = MappingProxyType({})
     """Enumerator -> the name of its enum, or ``""`` for one without a name."""
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = MappingProxyType({})
     """Control that the header annotates with how its number is made -> its parameter struct where that is made of
     ``..._PARAMS_MESSAGE_ID``, else ``""``."""
-    embedded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    embedded: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     origin: str = ""
     """Where this was read: ``recorded facts`` or the path of a source."""
-    commands: Callable[[int], Sequence[str]] | None = field(default=None, compare=False, repr=False)
+    commands: Callable[[int], Sequence[str]] | None = None
     """Number -> the names in ``params`` that have it, if it was known without reading them all."""
     parsed: int | None = None
     """How many of the headers were parsed for the names that were asked for; None for recorded facts."""

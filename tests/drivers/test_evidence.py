@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ def test_agreement_is_not_sameness(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_table_that_disagrees_is_a_difference(kind: str, number: int) -> None:
     table = evidence.independent()["615.71.09"]
     sizes = {**table.sizes, kind: {**table.sizes[kind], number: table.sizes[kind][number] + 8}}
-    checked = evidence.check_independent(replace(table, sizes=sizes), FACTS.release("610.57.04"))
+    checked = evidence.check_independent(table._replace(sizes=sizes), FACTS.release("610.57.04"))
     assert checked.status == "different"
     (finding,) = checked.findings
     assert finding.next == finding.base + 8

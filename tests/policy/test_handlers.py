@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ ROWS = [rule for rows in abi.TABLES.values() for rule in rows]
 
 def test_a_row_that_names_a_handler_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = tuple(
-        replace(rule, handler="fere") if rule.name == "NV_ESC_RM_FREE" else rule for rule in abi.TABLES["frontend"]
+        rule._replace(handler="fere") if rule.name == "NV_ESC_RM_FREE" else rule for rule in abi.TABLES["frontend"]
     )
     monkeypatch.setattr(policy.abi, "TABLES", {**abi.TABLES, "frontend": wrong})
     policy._resolved.cache_clear()

@@ -215,19 +215,19 @@ def test_help_and_version_import_no_construct(package: str, arguments: list[str]
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "more"),
     [
-        "nvproxy_model.tools.policy.PROGRAM.main(['explain', '0x90cd'])",
-        "nvproxy_model.tools.policy.PROGRAM.main(['caps', 'compute'])",
-        "nvproxy_model.tools.differ.PROGRAM.main(['check', '580.159.04'])",
-        "nvproxy_model.tools.differ.PROGRAM.main(['compat', '570.195.03', '570.211.01'])",
-        "nvproxy_model.tools.differ.PROGRAM.main(['history', 'NVOS64_PARAMETERS'])",
-        "nvproxy_model.Policy.for_driver('580.126.20').decide_alloc(0x90CD, bytes(72), {})",
+        ("nvproxy_model.tools.policy.PROGRAM.main(['explain', '0x90cd'])", ()),
+        ("nvproxy_model.tools.policy.PROGRAM.main(['caps', 'compute'])", ("dataclasses",)),
+        ("nvproxy_model.tools.differ.PROGRAM.main(['check', '580.159.04'])", ("dataclasses",)),
+        ("nvproxy_model.tools.differ.PROGRAM.main(['compat', '570.195.03', '570.211.01'])", ()),
+        ("nvproxy_model.tools.differ.PROGRAM.main(['history', 'NVOS64_PARAMETERS'])", ()),
+        ("nvproxy_model.Policy.for_driver('580.126.20').decide_alloc(0x90CD, bytes(72), {})", ()),
     ],
 )
-def test_answers_import_neither_construct_nor_yaml(call: str) -> None:
+def test_answers_import_neither_construct_nor_yaml(call: str, more: tuple[str, ...]) -> None:
     program = (
-        "import sys; sys.modules['construct'] = sys.modules['yaml'] = None\n"
+        f"import sys; sys.modules |= dict.fromkeys(('construct', 'yaml', *{more}))\n"
         f"import nvproxy_model.tools.policy, nvproxy_model.tools.differ\n{call}"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     """Check and print; returns the exit status."""
-    from dataclasses import replace
-
     from nvproxy_model.drivers import evidence, facts
     from nvproxy_model.drivers.compare import model
     from nvproxy_model.drivers.compare.check import CheckReport, check_release, model_release, not_checkable
@@ -63,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
             else:
                 models[version] = listed
         checked = weaker | {
-            release.version: replace(
-                check_release(release, models[release.version]), provenance=str(releases.provenance(release.version))
+            release.version: check_release(release, models[release.version])._replace(
+                provenance=str(releases.provenance(release.version))
             )
             for release in read_releases(releases, list(models), model.names(), args)
         }

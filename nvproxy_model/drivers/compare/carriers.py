@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from nvproxy_model.drivers.compare.findings import Class, Finding, entries
 from nvproxy_model.drivers.release import Release
@@ -38,8 +37,7 @@ What = Literal[Carried, "host-address", "none"]
 """What a field is; ``none`` only looks like one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """A curated entry.
 
     ``translate``: the number means something else in a sandbox, so that a proxy must translate it or refuse the call.
@@ -193,8 +191,7 @@ _BY_NAME: tuple[tuple[re.Pattern[str], Carried], ...] = ((_FD, "fd"), (_PID, "pi
 _GAINED: Mapping[Carried, Class] = {"fd": "fd-gained", "pid": "pid-gained", "pointer": "pointer-gained"}
 
 
-@dataclass(frozen=True, slots=True)
-class Carrier:
+class Carrier(NamedTuple):
     """A field that may carry something: where it is and what gave it away."""
 
     path: str
@@ -240,8 +237,7 @@ def _find(layout: Layout) -> Iterator[Carrier]:
                     break
 
 
-@dataclass(frozen=True, slots=True)
-class Unfit:
+class Unfit(NamedTuple):
     """What makes a struct unfit to be passed on as it is: a field that carries something."""
 
     struct: str

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from nvproxy_model import versions
 from nvproxy_model.drivers.compare import model
@@ -20,8 +19,7 @@ Status = Literal["same", "different", "agrees", "not-checkable"]
 """How a release compares. ``agrees``: with an independent table, see `nvproxy_model.drivers.evidence`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRelease:
+class CheckedRelease(NamedTuple):
     """One release's answer. The ``reason`` names the independent table that it agrees with, or says why it is not
     checkable. ``provenance`` says how the release is known: a tag, whose signature nobody verified, or a commit.
     ``headers`` declare the ABI and were read; ``parsed`` of them declare what was compared (None: recorded facts);
@@ -58,8 +56,7 @@ class CheckedRelease:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
+class CheckReport(NamedTuple):
     """All releases' answers. ``source`` says what was read."""
 
     source: str

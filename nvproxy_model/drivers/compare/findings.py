@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from nvproxy_model.abi.windows import window
 from nvproxy_model.drivers.release import Release, control_struct
@@ -120,8 +119,7 @@ ADDITIVE: frozenset[Class] = frozenset({"added", "added-in-padding"})
 """The classes that break nobody who knows only the base; all others do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One difference. ``name`` is a constant, a struct, or a struct and the dotted path of a field.
 
     ``base`` and ``next`` are the old and the new value: an integer for a size, an offset or a number, text for a type or
@@ -157,8 +155,7 @@ class Finding:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two releases compared: how much was compared, and the findings, in a stable order."""
 
     base: str
@@ -201,8 +198,7 @@ def verdict(findings: Iterable[Finding]) -> Gravity:
     return "additive" if classes <= COSMETIC | ADDITIVE else "breaking"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A member of a record, flattened: scalars and arrays at any depth, and unions and their members for their size."""
 
     path: str
@@ -421,7 +417,7 @@ def _reuse(
 
 
 def _same(one: Layout | None, other: Layout | None) -> bool:
-    return one is not None and other is not None and replace(one, name="") == replace(other, name="")
+    return one is not None and other is not None and one._replace(name="") == other._replace(name="")
 
 
 def _number(value: Any) -> str:
@@ -475,11 +471,11 @@ def _twins(lost: list[str], new: list[str], base: Release, following: Release) -
     """Names that came and went with one layout, and stand for each other: a removed struct and the one added for it."""
     shapes: dict[Layout, list[str]] = {}
     for name in new:
-        shapes.setdefault(replace(following.structs[name], name=""), []).append(name)
+        shapes.setdefault(following.structs[name]._replace(name=""), []).append(name)
     twins: dict[str, str] = {}
     for name in lost:
         layout = base.structs[name]
-        candidates = shapes.get(replace(layout, name=""), [])
+        candidates = shapes.get(layout._replace(name=""), [])
         if len(candidates) == 1 and len(layout.fields) > 1 and candidates[0] not in twins:
             twins[name], twins[candidates[0]] = candidates[0], name
     return twins

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from nvproxy_model import fields, structs, versions
 from nvproxy_model.abi import ALLOC, CONTROL, FRONTEND, UNPUBLISHED, UVM, constants
@@ -33,8 +33,7 @@ SCALARS = {value.ctype for value in vars(fields).values() if isinstance(value, f
 """The names of the scalar types that definitions use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A rule as it holds in one release. ``struct`` names its parameter struct; None where it takes none, or a number."""
 
     rule: Rule

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from importlib.metadata import version as installed
 from typing import Any
 
@@ -30,7 +29,7 @@ def parse_releases(source: Readable, versions: list[str], wanted: Wanted | None,
             for index, version in enumerate(versions):
                 while not reading.complete(index) and (answered := next(parsed, None)) is not None:
                     reading.take(*answered)
-                yield replace(reading.release(index), version=version)
+                yield reading.release(index)._replace(version=version)
     finally:
         if cache:
             cache.trim()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ def altered(release: Release, **tables: Mapping[str, Any]) -> Release:
     for table, changes in tables.items():
         entries = dict(getattr(release, table)) | dict(changes)
         merged[table] = {name: value for name, value in entries.items() if value is not None}
-    return replace(release, **merged)
+    return release._replace(**merged)
 
 
 @pytest.mark.parametrize("version", LISTED)
@@ -90,12 +89,12 @@ def test_a_wrong_number_and_a_missing_one_are_found() -> None:
 def test_a_moved_field_is_found_and_another_spelling_is_not() -> None:
     layout = RELEASE.structs["NVOS54_PARAMETERS"]
     first, second, *rest = layout.fields
-    moved = replace(layout, fields=(replace(first, offset=4), replace(second, offset=0), *rest))
+    moved = layout._replace(fields=(first._replace(offset=4), second._replace(offset=0), *rest))
     assert findings(altered(RELEASE, structs={"NVOS54_PARAMETERS": moved})) == [
         ("field-moved", "NVOS54_PARAMETERS.hClient"),
         ("field-moved", "NVOS54_PARAMETERS.hObject"),
     ]
-    spelled = replace(layout, fields=(replace(first, type="NvU32"), second, *rest))
+    spelled = layout._replace(fields=(first._replace(type="NvU32"), second, *rest))
     assert findings(altered(RELEASE, structs={"NVOS54_PARAMETERS": spelled})) == []
 
 
@@ -116,8 +115,8 @@ def passed_by_name() -> str:
 def test_a_struct_passed_by_name_may_hold_no_pointer_and_no_fd(name: str, type_: str, base: str, kind: str) -> None:
     struct = passed_by_name()
     layout = RELEASE.structs[struct]
-    field = replace(layout.fields[0], name=name, type=type_, base=base, dims=(), record=None)
-    found = check_release(altered(RELEASE, structs={struct: replace(layout, fields=(field,))}), "580.105.08").findings
+    field = layout.fields[0]._replace(name=name, type=type_, base=base, dims=(), record=None)
+    found = check_release(altered(RELEASE, structs={struct: layout._replace(fields=(field,))}), "580.105.08").findings
     assert [(f.name, f.class_) for f in found] == [(f"{struct}.{name}", kind)]
 
 
@@ -146,7 +145,7 @@ def test_the_model_of_a_release_that_is_not_listed() -> None:
 def test_at_most_two_names_are_suggested() -> None:
     name = "NVOS54_PARAMETERS"
     near = {f"{name}_{letter}": RELEASE.structs[name] for letter in "ABC"}
-    few = replace(RELEASE, structs={**near, "UNLIKE": RELEASE.structs[name]})
+    few = RELEASE._replace(structs={**near, "UNLIKE": RELEASE.structs[name]})
     (found,) = (f for f in check_release(few, "580.105.08").findings if f.name == name)
     assert found.detail == f"no such struct; did you mean {name}_C or {name}_B?"
 

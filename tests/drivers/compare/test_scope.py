@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from nvproxy_model import versions
@@ -54,9 +52,9 @@ def test_what_a_passed_on_struct_gains_decides(field: Field, class_: str | None)
     name = "NV2080_CTRL_GPU_GET_SIMULATION_INFO_PARAMS"
     assert name in scope_at("570.195.03").passed_on
     layout = base.structs[name]
-    field = replace(field, offset=layout.size)
-    grown = replace(layout, size=layout.size + 8, fields=(*layout.fields, field))
-    following = replace(base, version="570.999", structs={**base.structs, name: grown})
+    field = field._replace(offset=layout.size)
+    grown = layout._replace(size=layout.size + 8, fields=(*layout.fields, field))
+    following = base._replace(version="570.999", structs={**base.structs, name: grown})
     scoped = compare_scoped(base, following, "570.195.03")
     assert scoped.by_scope["passed on"]
     deciding = {finding.class_ for finding in scoped.deciding}
@@ -104,8 +102,8 @@ def test_what_a_passed_on_struct_gains_decides_for_all_releases_together() -> No
     name = "NV2080_CTRL_GPU_GET_SIMULATION_INFO_PARAMS"
     layout = base.structs[name]
     pid = Field("processId", layout.size, 4, "NvU32", "u32")
-    grown = replace(layout, size=layout.size + 8, fields=(*layout.fields, pid))
-    following = replace(base, version="570.999", structs={**base.structs, name: grown})
+    grown = layout._replace(size=layout.size + 8, fields=(*layout.fields, pid))
+    following = base._replace(version="570.999", structs={**base.structs, name: grown})
     scoped = compare_scoped(base, following, None)
     assert [(finding.name, finding.class_) for finding in scoped.deciding] == [(f"{name}.processId", "pid-gained")]
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,11 +97,11 @@ def test_what_a_person_must_decide(tmp_path: Path) -> None:
     structs, constants = dict(before.structs), dict(before.constants)
     name = "NV2080_CTRL_GPU_GET_ID_PARAMS"
     grown = structs[name]
-    extra = replace(grown.fields[0], name="ctlFd", offset=grown.size)
-    structs[name] = replace(grown, size=grown.size + 4, fields=(*grown.fields, extra))
+    extra = grown.fields[0]._replace(name="ctlFd", offset=grown.size)
+    structs[name] = grown._replace(size=grown.size + 4, fields=(*grown.fields, extra))
     constants["UVM_FREE"] = 99
     del structs["NV2080_ALLOC_PARAMETERS"]
-    found = add(nvproxy, "580.105.08", before, replace(before, version="580.999", structs=structs, constants=constants))
+    found = add(nvproxy, "580.105.08", before, before._replace(version="580.999", structs=structs, constants=constants))
     assert [note.partition(": ")[2] for note in found.notes] == [
         "UVM_FREE is 0x63 now",
         "NV2080_CTRL_GPU_GET_ID_PARAMS.ctlFd is new, an fd by its name (NvU32): "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -356,18 +355,17 @@ def test_every_change_of_a_member_is_found(members: list[tuple[str, list[int]]],
     if how == "gone":
         del fields[index]
     elif how == "moved":
-        fields[index] = replace(field, offset=field.offset + max(8, field.size))
+        fields[index] = field._replace(offset=field.offset + max(8, field.size))
     elif how == "pointer":
-        fields[index] = replace(
-            field, base="u64" if field.base == "ptr" else "ptr", type="NvU64" if field.base == "ptr" else "NvP64"
-        )
+        base, kind = ("u64", "NvU64") if field.base == "ptr" else ("ptr", "NvP64")
+        fields[index] = field._replace(base=base, type=kind)
     elif how == "sign":
         assume(field.base in ("u16", "u32", "u64", "s32"))
-        fields[index] = replace(field, base=("s" if field.base[0] == "u" else "u") + field.base[1:])
+        fields[index] = field._replace(base=("s" if field.base[0] == "u" else "u") + field.base[1:])
     else:
         assume(field.base == "u32")
-        fields[index] = replace(field, type="NvU32" if field.type == "NvHandle" else "NvHandle")
-    assert [d for d in compare_layouts(go, replace(driver, fields=tuple(fields))) if d.kind not in NOTES]
+        fields[index] = field._replace(type="NvU32" if field.type == "NvHandle" else "NvHandle")
+    assert [d for d in compare_layouts(go, driver._replace(fields=tuple(fields))) if d.kind not in NOTES]
 
 
 def test_every_kind_is_explained() -> None:
