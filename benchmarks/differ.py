@@ -153,6 +153,7 @@ def main() -> None:
         ("check of 20 from facts / C", costs["check of 20 from facts"].cpu / libraries, 2.5),
         ("explain / C", costs["explain"].cpu / libraries, 1.8),
         ("import and one decision / C", costs["import and one decision"].cpu / libraries, 1.5),
+        ("report from facts / C", costs["report from facts"].cpu / libraries, 4.4),
         ("20 from git: wall / cpu", twenty.wall / twenty.cpu, 0.65),
         ("193 tags cold, MB of PSS", costs["193 tags, cold"].pss / 1e6, 400.0),
     ]

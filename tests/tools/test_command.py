@@ -222,13 +222,14 @@ def test_help_and_version_import_no_construct(package: str, arguments: list[str]
         ("nvproxy_model.tools.differ.PROGRAM.main(['check', '580.159.04'])", ("dataclasses",)),
         ("nvproxy_model.tools.differ.PROGRAM.main(['compat', '570.195.03', '570.211.01'])", ()),
         ("nvproxy_model.tools.differ.PROGRAM.main(['history', 'NVOS64_PARAMETERS'])", ()),
+        (f"nvproxy_model.tools.trace.PROGRAM.main(['stats', {TRACE!r}])", ()),
         ("nvproxy_model.Policy.for_driver('580.126.20').decide_alloc(0x90CD, bytes(72), {})", ()),
     ],
 )
 def test_answers_import_neither_construct_nor_yaml(call: str, more: tuple[str, ...]) -> None:
     program = (
         f"import sys; sys.modules |= dict.fromkeys(('construct', 'yaml', *{more}))\n"
-        f"import nvproxy_model.tools.policy, nvproxy_model.tools.differ\n{call}"
+        f"import nvproxy_model.tools.policy, nvproxy_model.tools.differ, nvproxy_model.tools.trace\n{call}"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
     assert (done.returncode, done.stderr) == (0, "")

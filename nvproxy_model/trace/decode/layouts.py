@@ -12,8 +12,6 @@ from functools import lru_cache
 from math import prod
 from typing import Any, Final
 
-import construct
-
 from nvproxy_model.layout import Field, Layout
 
 __all__ = ["changes", "partial", "reader", "through_construct"]
@@ -23,9 +21,6 @@ Fields = dict[str, Any]
 _FORMAT: Final = {
     **{"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "ptr": "Q"},
     **{"s8": "b", "s16": "h", "s32": "i", "s64": "q", "f32": "f", "f64": "d"},
-}
-_CONSTRUCT: Final = {
-    base: construct.FormatField("<", "L" if f == "I" else "l" if f == "i" else f) for base, f in _FORMAT.items()
 }
 
 
@@ -175,6 +170,8 @@ def reader(layout: Layout) -> Callable[[bytes], Fields]:
 
 def through_construct(layout: Layout) -> Any:
     """The layout as a construct; ``parse`` gives Containers that compare equal to `reader`'s fields."""
+    import construct
+
     if layout.kind == "union":
         parts = []
         for field in layout.fields:
@@ -192,6 +189,8 @@ def through_construct(layout: Layout) -> Any:
 
 
 def _construct_field(field: Field) -> Any:
+    import construct
+
     dims = field.dims
     if field.record is not None:
         element = through_construct(field.record)
@@ -200,7 +199,8 @@ def _construct_field(field: Field) -> Any:
         element = construct.ExprAdapter(construct.Bytes(dims[-1]), lambda obj, _: of(obj), lambda obj, _: obj)
         dims = dims[:-1]
     else:
-        element = _CONSTRUCT[field.base]
+        code = _FORMAT[field.base]
+        element = construct.FormatField("<", {"I": "L", "i": "l"}.get(code, code))
     for size in reversed(dims):
         element = element[size]
     return element
