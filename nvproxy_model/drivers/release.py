@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
@@ -106,6 +105,8 @@ class LayoutTable:
 
     def add(self, layout: Layout) -> str:
         """The key of a layout, whose row and whose inner records' rows are added if they are new."""
+        from hashlib import blake2b
+
         known = self._keys.get(layout)
         if known is not None:
             return known
@@ -125,7 +126,7 @@ class LayoutTable:
             for f in layout.fields
         ]
         row = "\n".join(lines)
-        key = hashlib.blake2b(row.encode(), digest_size=12).hexdigest()
+        key = blake2b(row.encode(), digest_size=12).hexdigest()
         self.rows[key] = row
         self._keys[layout] = key
         return key

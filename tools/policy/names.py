@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import re
 from collections.abc import Mapping, Sequence
@@ -253,9 +252,11 @@ def near(call: Call, count: int = 5) -> list[Rule]:
 
 
 def _suggestions(text: str) -> str:
+    from difflib import get_close_matches
+
     rows = sorted({rule.name for rows in ROWS.values() for rule in rows})
     folded = {name.casefold(): name for name in rows}
-    close = [folded[name] for name in difflib.get_close_matches(text.casefold(), folded, 5, 0.75)]
+    close = [folded[name] for name in get_close_matches(text.casefold(), folded, 5, 0.75)]
     close += [name for name in rows if text.casefold() in name.casefold() and len(text) > 3][:5]
     return f"; nearest: {', '.join(dict.fromkeys(close))}" if close else "; see nvproxy-policy table latest"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
 from nvproxy_model import versions
@@ -202,5 +201,7 @@ def _no_struct(release: Release, name: str, size: int | None) -> Finding:
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
     near = get_close_matches(name, list(known), 2, 0.85)
     return f"; did you mean {' or '.join(near)}?" if near else ""
