@@ -134,9 +134,11 @@ def scene(scenes: Callable[[str], Stage]) -> Stage:
 
 @pytest.fixture(scope="session")
 def command(plain: World) -> Command:
-    def copy(package: Path) -> None:
+    def copy(modules: Path) -> None:
+        """Beside the compiled parts, which are there already."""
         for module in (ROOT / "cuinterpose").glob("*.py"):
-            shutil.copy(module, package)
+            shutil.copy(module, plain.root / "cuinterpose")
+        modules.touch()
 
-    made_once(plain.root / "cuinterpose", copy)
+    made_once(plain.root / "modules", copy)
     return Command(plain)
