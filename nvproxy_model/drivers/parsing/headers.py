@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXTRACTION", "extract"]
 
-EXTRACTION = "4"
+EXTRACTION = "5"
 """Raise this when the same headers would yield other facts: it is part of every cache key."""
 
 STUBS = {

@@ -93,16 +93,16 @@ class _Reading:
     def _asked(self, said: Mapping[str, scan.Said]) -> dict[str, frozenset[bytes]]:
         """Path -> the names asked for that a header may declare; equal headers are looked at once.
 
-        A name that none declares may stand where a header was cut short.
+        A name that none declares may stand where a header was cut short, or be made by a macro.
         """
         for each in said.values():
             if each.words not in self._declared:
                 self._declared[each.words] = self._names & each.words
         asked = {path: self._declared[each.words] for path, each in said.items()}
         missing = self._names.difference(*asked.values())
-        return {
-            path: found for path, names in asked.items() if (found := names if said[path].finished else names | missing)
-        }
+        pasting = frozenset[bytes]().union(*(each.pastes for each in said.values()))
+        told = {path for path, each in said.items() if each.finished and pasting.isdisjoint(each.calls)}
+        return {path: found for path, names in asked.items() if (found := names if path in told else names | missing)}
 
     def take(self, unit: Unit, answer: bytes) -> None:
         """Note what a unit's parser answered."""

@@ -77,6 +77,9 @@ _NO_CODE = re.compile(
 )
 _SPLICE = re.compile(rb"\\[ \t\r]*\n")
 _WORD = re.compile(rb"[A-Za-z_]\w*")
+_DIRECTIVE = re.compile(rb"^[ \t]*#[^\n]*", re.MULTILINE)
+_PASTES = re.compile(rb"^[ \t]*#[ \t]*define[ \t]+(\w+)[^\n]*##", re.MULTILINE)
+_LONGEST = 256  # bytes of a name, and of what is between it and its parenthesis
 _STATUS = re.compile(rb"\bNV_(?:STATUS|OK|ERR_|WARN_)")
 _IF, _ENDIF = re.compile(rb"#[ \t]*if"), re.compile(rb"#[ \t]*endif")
 
@@ -125,7 +128,11 @@ class Said(NamedTuple):
 
     includes: list[tuple[bool, str]]
     words: frozenset[bytes]
-    """The words of its code. What it declares is among them, but for a name that a macro makes of something else."""
+    """The words of its code. What it declares is among them, but for a name that a macro makes of parts."""
+    pastes: frozenset[bytes]
+    """The macros that it defines with ##."""
+    calls: frozenset[bytes]
+    """The words before a parenthesis where no macro is defined. A macro that pastes and is used there may declare any name."""
     uses_status: bool
     """Whether its code names NV_STATUS or one of its values."""
     finished: bool
@@ -148,11 +155,19 @@ def said(path: str, text: bytes) -> Said:
     return Said(
         scan_includes(text),
         frozenset(_WORD.findall(code)),
+        frozenset(_PASTES.findall(code)) if b"##" in code else frozenset(),
+        frozenset(_calls(code)),
         _STATUS.search(code) is not None,
         code.count(b"{") == code.count(b"}")
         and len(_IF.findall(code)) == len(_ENDIF.findall(code))
         and text.rfind(b"/*") <= text.rfind(b"*/"),
     )
+
+
+def _calls(code: bytes) -> Iterator[bytes]:
+    for piece in _DIRECTIVE.sub(b"", code).split(b"(")[:-1]:
+        for last in piece[-_LONGEST:].split()[-1:]:
+            yield from _WORD.findall(last)[-1:]
 
 
 def is_class(path: str) -> bool:

@@ -131,6 +131,8 @@ DECLARED = {
     "a character that is a quote": "#define A '\"'\n#define WANTED 6 /* \" */",
     "a struct of a class with methods": "#define NV0003_A 7:0\ntypedef volatile struct tag { NvU32 a; } WANTED;",
     "an enumerator of a class with methods": "#define NV0003_A 7:0\nenum { WANTED = 2 };",
+    "a struct that a macro names": "#define S(a) struct WAN##a { char c; }\nS ( TED );",
+    "an enumerator that a macro of many lines names": "#define E(a, b) \\\n  a##b\nenum { A,E(WAN, TED) };",
 }
 
 
@@ -143,6 +145,16 @@ def test_a_declaration_is_seen_however_it_is_written(how: str, tmp_path: Path) -
     assert "WANTED" in {*whole.structs, *whole.constants}
     assert some.structs.get("WANTED") == whole.structs.get("WANTED")
     assert some.constants.get("WANTED") == whole.constants.get("WANTED")
+
+
+def test_a_name_that_another_header_s_macro_makes(tmp_path: Path) -> None:
+    files = tree(
+        class__cl0001="#define S(a) typedef struct { char c; } WAN##a",
+        class__cl0002='#include "cl0001.h"\nS(TED);',
+        version="1.1",
+    )
+    with open_source(write(tmp_path / "t", files)) as source:
+        assert source.release("1.1", Wanted(frozenset({"WANTED"}), frozenset())).structs["WANTED"].size == 1
 
 
 def test_a_number_made_of_what_another_header_defines(tmp_path: Path) -> None:
