@@ -72,6 +72,7 @@ def test_the_wheel(distributions: Path) -> None:
         "nvproxy_model/structs/cl90cd.py",
         "nvproxy_model/tools/driver_differ.py",
         "nvproxy_model/driver_versions.yaml",
+        "nvproxy_model/driver_versions.json",
         "nvproxy_model/drivers/facts/facts.zlib",
         "nvproxy_model/drivers/render/report.html",
         "nvproxy_model/py.typed",

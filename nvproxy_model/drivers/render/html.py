@@ -157,7 +157,7 @@ def _facts(grid: HeatMap, origin: Origin) -> dict[str, Any]:
             "states": grid.numbers.states,
         },
         "classes": CLASSES,
-        "additive": [*ADDITIVE, *COSMETIC],
+        "additive": sorted(ADDITIVE | COSMETIC),
         "refs": origin.refs,
         "nvidia": NVIDIA,
         "gvisor": f"{GVISOR}/tree/{origin.gvisor}/pkg/sentry/devices/nvproxy",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -298,6 +301,15 @@ def test_the_picture_in_the_docs_is_current(tmp_path: Path) -> None:
     output = tmp_path / "map.svg"
     assert main(["report", "-o", str(output)]) == 0
     assert output.read_bytes() == committed.read_bytes(), "nvproxy-differ report -o docs/release-heat-map.svg"
+
+
+def test_made_again_it_is_the_same_byte_for_byte(tmp_path: Path) -> None:
+    """In processes whose sets have other orders, too."""
+    for seed in ("0", "2"):
+        command = [sys.executable, "-m", "nvproxy_model.tools.driver_differ", "report", "NVOS64_PARAMETERS"]
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "SOURCE_DATE_EPOCH": "1700000000"}
+        subprocess.run([*command, "-o", tmp_path / f"{seed}.html"], env=environment, cwd=ROOT, check=True, capture_output=True)
+    assert (tmp_path / "0.html").read_bytes() == (tmp_path / "2.html").read_bytes()
 
 
 def test_a_few_structs_over_some_releases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
