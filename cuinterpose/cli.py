@@ -9,6 +9,7 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from . import group_commands, launcher
 from .launcher import LaunchError
@@ -53,6 +54,13 @@ class _Help(argparse.HelpFormatter):
                     )
                 paragraphs.append(shown)
         return "\n".join(paragraphs)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Failure(f"{message} (see {self.prog} --help)")
 
 
 def _examples(*names: str) -> str:
@@ -211,7 +219,7 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="cuinterpose",
         description="A CUDA shim that forwards everything and changes nothing: run under it, and look at what it covers.",
         epilog=_examples(*_EXAMPLES) + "\n\nexit status: 0 yes, 1 no, 2 could not tell; of run, the program's own",
@@ -322,8 +330,11 @@ def _no_command(parser: argparse.ArgumentParser) -> int:
 
 
 def _main(argv: list[str] | None) -> int:
-    arguments = _parser().parse_args(argv)
     try:
+        arguments, unknown = _parser().parse_known_args(argv)
+        if unknown:
+            command = " ".join(filter(None, ("cuinterpose", arguments.name)))
+            raise Failure(f"unrecognized arguments: {' '.join(unknown)} (see {command} --help)")
         status: int = arguments.func(arguments)
         return status
     except (Failure, LaunchError) as error:

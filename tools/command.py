@@ -154,7 +154,11 @@ class Program(NamedTuple):
         if arguments[:1] == ["help"] and set(arguments[1:]) <= names:
             arguments = [*arguments[1:2], "--help"]
         parser = self.parser(arguments)
-        args = parser.parse_args(arguments)
+        args, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            fail(
+                f"unrecognized arguments: {' '.join(unknown)} (see {' '.join(filter(None, (self.name, args.command)))} --help)"
+            )
         if args.command is None:
             parser.print_help()
             return UNKNOWN

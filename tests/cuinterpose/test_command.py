@@ -42,6 +42,22 @@ def test_no_command_shows_the_help(command: Command, name: str) -> None:
     assert done.stdout == command(*name.split(), "--help").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("bogus", r"argument COMMAND: invalid choice: 'bogus' .*\(see cuinterpose --help\)"),
+        ("doctor", r"the following arguments are required: PID \(see cuinterpose doctor --help\)"),
+        ("peers --bogus 1", r"unrecognized arguments: --bogus 1? ?\(see cuinterpose peers --help\)"),
+        ("--bogus", r"unrecognized arguments: --bogus \(see cuinterpose --help\)"),
+        ("run", "run: no command; write it after --"),
+    ],
+)
+def test_mistakes_are_one_line(command: Command, words: str, said: str) -> None:
+    done = command(*words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(f"cuinterpose: error: {said}\n", done.stderr)
+
+
 def test_version(command: Command) -> None:
     done = command("--version")
     assert (done.returncode, done.stderr) == (0, "")

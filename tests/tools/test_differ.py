@@ -55,7 +55,17 @@ def test_check_of_the_recorded_facts(capsys: pytest.CaptureFixture[str]) -> None
     assert all(r["reason"] for r in report["releases"] if r["status"] == "not-checkable")
     status, output, _ = run(capsys, "check")
     lines = output.splitlines()
-    assert lines[0].split() == ["release", "model", "read", "parsed", "structs", "constants", "taken", "from", "verdict"]
+    assert lines[0].split() == [
+        "release",
+        "model",
+        "read",
+        "parsed",
+        "structs",
+        "constants",
+        "taken",
+        "from",
+        "verdict",
+    ]
     assert len(lines) == len(versions.load()) + 2 + agree
     weaker = f"{agree} agree with an independent table, {known - compared - agree} not checkable"
     counts = f"{compared} same, 0 different; {weaker}"
@@ -179,7 +189,8 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["check", "--source", ""], "an empty path"),
     (["check", "--source", "/nonexistent"], "/nonexistent: No such file"),
     (["check", "--source", "/dev/null"], "neither a directory nor a file"),
-    (["check", "--sour", "x"], "unrecognized arguments"),
+    (["check", "--sour", "x"], r"unrecognized arguments: --sour x? ?\(see nvproxy-differ check --help\)"),
+    (["check", "--source", "https://example.com/tree"], "https://example.com/tree: an address is not read; clone it"),
     (["frobnicate"], "invalid choice"),
     (["history", "NV_NO_SUCH_THING"], "NV_NO_SUCH_THING: in none of 207 releases"),
     (["history", "NV_CHANNEL_ALLOC_PARAM"], "did you mean NV_CHANNEL_ALLOC_PARAMS"),
@@ -307,7 +318,8 @@ def test_place_prints_members_and_rows_to_paste(tmp_path: Path, capsys: pytest.C
     assert status == 1
     assert '    since("570.999.01", "added" / NvU32[2]),  # after status' in report["members"]
     assert (
-        'frontend(0x99, "NV_ESC_RM_FREE", COMPUTE | UTILITY, "nvos.NVOS00_PARAMETERS", since="570.999.01"),' in report["rows"]
+        'frontend(0x99, "NV_ESC_RM_FREE", COMPUTE | UTILITY, "nvos.NVOS00_PARAMETERS", since="570.999.01"),'
+        in report["rows"]
     )
 
 

@@ -108,7 +108,8 @@ def _lines(history: History, privileges: list[Change]) -> Iterator[str]:
     from nvproxy_model.drivers.render.text import columns
 
     query = history.query
-    yield f"{query.text}: {history.kind}, in {history.present} of {len(history.at)} releases, {len(history.states)} states"
+    states = f"{len(history.states)} state{'s' * (len(history.states) != 1)}"
+    yield f"{query.text}: {history.kind}, in {history.present} of {len(history.at)} releases, {states}"
     rows: list[tuple[str, ...]] = [("from", "parent", "state", "what changed")]
     for change in history.changes:
         rows.append((change.version, change.parent or "-", label(change.state), _what(history, change)))

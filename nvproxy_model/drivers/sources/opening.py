@@ -23,6 +23,8 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     try:
         mode = where.lstat().st_mode
     except (OSError, ValueError) as error:
+        if "://" in str(path):
+            raise SourceError("an address is not read; clone it, or download an archive, and name that", path) from None
         raise SourceError(f"{getattr(error, 'strerror', None) or error}", path) from None
     if stat.S_ISLNK(mode):
         raise SourceError(f"a symbolic link; name what it points to ({os.path.realpath(where)})", path)
