@@ -370,6 +370,7 @@ def test_the_page_for_reviewers_has_every_row(run: Any, version: str, monkeypatc
     assert page == run("table", version, "--format", "html").out
     assert "Made 2023-11-14 22:13 UTC by nvproxy-model" in page
     assert len(page) < 1_000_000
+    page = page.replace("_<wbr>", "_")
     rows = re.findall(r'<tr data-caps="([^"]*)"><td[^>]*>(0x[0-9a-f]+)</td><th[^>]*>(\w+)</th>', page)
     tables = ("frontend", "uvm", "control", "alloc")
     expected = [

@@ -78,7 +78,7 @@ def _group(
         why = f": {row['why']}" if row.get("why") else ""
         cells = (
             f'<td class="mono nowrap">{row["number"]:#x}</td>',
-            f'<th scope="row" class="mono">{escape(row["name"])}</th>',
+            f'<th scope="row" class="mono">{_name(row["name"])}</th>',
             f"<td>{escape(', '.join(caps)) or 'none'}</td>",
             f"<td>{escape(row['kind'] + why)}</td>",
             f"<td>{''.join(_fields(name, rules[row['number']], node, release) for name in row['structs'])}</td>",
@@ -88,6 +88,11 @@ def _group(
         admitting = () if row["kind"] == "reject" else caps
         yield f'<tr data-caps="{escape(" ".join(admitting))}">{"".join(cells)}</tr>'
     yield "</tbody>"
+
+
+def _name(name: str) -> str:
+    """A name that goes on in the next line after an underscore, where it must."""
+    return escape(name).replace("_", "_<wbr>")
 
 
 def _authority(table: Table, number: int, privileges: Privileges | None) -> tuple[str, str]:
@@ -115,7 +120,7 @@ def _fields(name: str, rule: Rule, node: DriverVersion, release: Release | None)
     if layout is None and defined is not None:
         layout = defined.layout()
     if layout is None:
-        return escape(name)
+        return _name(name)
     roles = (
         {} if defined is None else {path: member.role for path, _, member in defined.walk() if member.role is not None}
     )
@@ -125,6 +130,6 @@ def _fields(name: str, rule: Rule, node: DriverVersion, release: Release | None)
         meaning = f" <b>{escape(type(role).__name__)}</b>" if role is not None else ""
         lines.append(f"<li>{entry.offset} {escape(entry.path)} {escape(typed(entry.field))}{meaning}</li>")
     return (
-        f"<details><summary>{escape(name)}, {layout.size} bytes</summary>"
+        f"<details><summary>{_name(name)}, {layout.size} bytes</summary>"
         f'<ul class="mono">{"".join(lines)}</ul></details>'
     )
