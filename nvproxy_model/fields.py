@@ -7,14 +7,15 @@ or went::
 NV_EXAMPLE_PARAMETERS = CStruct( "NV_EXAMPLE_PARAMETERS", "hObject" / Handle(depends=True), "fd" / Fd(),
 since("550.40.07", "list" / UserPointer(NvU32, count="listCount"), "listCount" / NvU32), )
 
-``make``, ``read`` and ``edit`` go from names to bytes and back (`nvproxy_model.values`). What else can be asked of a
-construct can be asked of it, ``parse`` and ``build`` first: `CType.construct` is that construct, for use within others.
+``make``, ``read`` and ``edit`` go from names to bytes and back (`nvproxy_model.values`). What can be asked of a construct can
+be asked of it, ``parse`` and ``build`` first, and it can stand wherever a construct can: it makes one when it is first asked.
 ``NvU8[4][8]`` composes from the inside, so it is C's ``NvU8 x[8][4]``.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from math import prod
@@ -66,7 +67,18 @@ __all__ = [
 
 
 class CType:
-    """What can stand in a declaration: a scalar, a record, or one of them under a name, in an array or with a role."""
+    """What can stand in a declaration: a scalar, a record, or one of them under a name, in an array or with a role.
+
+    To construct it is a construct, of the class that `construct` has: it goes into `construct.Struct` and `construct.Array`.
+    """
+
+    _like = "Construct"
+    """construct's own class that this one stands for."""
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[misc]
+        # construct asks isinstance(), which asks this. Where construct was never imported, nobody can ask.
+        return getattr(sys.modules.get("construct"), self._like, type(self))
 
     def __rtruediv__(self, name: str) -> _Named:
         return _Named(name, self)
@@ -88,6 +100,12 @@ class CType:
         built: bytes = self.construct.build(obj, **context)
         return built
 
+    def __rshift__(self, other: Any) -> Any:
+        return self.construct >> other
+
+    def __add__(self, other: Any) -> Any:
+        return self.construct + other
+
     def __getattr__(self, name: str) -> Any:
         if name == "construct" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -99,6 +117,8 @@ class CType:
 
 class Scalar(CType):
     """A little-endian machine scalar under the name that NVIDIA gives its type."""
+
+    _like = "FormatField"
 
     def __init__(self, ctype: str, format: str, base: str) -> None:
         self.ctype = ctype
@@ -553,6 +573,7 @@ class CStruct(_Record):
     """
 
     kind = "struct"
+    _like = "Struct"
 
     def _construct(self) -> Any:
         import construct

@@ -208,12 +208,18 @@ def test_our_records_keep_their_bytes(record: CStruct | CUnion) -> None:
         _same_bytes(record, seed)
 
 
-def test_a_declaration_has_a_construct_for_use_in_others() -> None:
+@pytest.mark.parametrize("ask", [lambda record: record, lambda record: record.construct])
+def test_a_declaration_is_a_construct_among_others(ask: Callable[[CStruct], Any]) -> None:
     record = CStruct("PAIR", "small" / fields.NvU8, "fds" / Fd()[2])
-    both = construct.Struct("head" / construct.Byte, "pairs" / construct.Array(2, record.construct))
+    both = construct.Struct("head" / construct.Byte, "pairs" / construct.Array(2, ask(record)))
     parsed = both.parse(bytes(range(1 + 2 * 12)))
     assert [pair.fds[1] for pair in parsed.pairs] == [0x0C0B0A09, 0x18171615]
     assert both.build(parsed) == bytes(range(1 + 2 * 12))
+    assert isinstance(ask(record), construct.Struct)
+    assert construct.GreedyRange(ask(record)).parse(bytes(36)) == [record.parse(bytes(12))] * 3
+    assert (ask(record) >> construct.Byte).parse(bytes(12) + b"\x07")[1] == 7
+    assert construct.Sequence(construct.Byte, ask(record)).sizeof() == 13
+    assert (construct.Struct("a" / construct.Byte) + ask(record)).parse(b"\x01\x02" + bytes(11)).small == 2
     assert (record.sizeof(), record.field("fds").subcon.sizeof(), record.construct.sizeof()) == (12, 8, 12)
     with pytest.raises(AttributeError, match="nothing"):
         _ = NvU32.nothing
