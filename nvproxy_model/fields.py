@@ -75,8 +75,8 @@ class CType:
     _like = "Construct"
     """construct's own class that this one stands for."""
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         # construct asks isinstance(), which asks this. Where construct was never imported, nobody can ask.
         return getattr(sys.modules.get("construct"), self._like, type(self))
 
