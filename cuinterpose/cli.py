@@ -36,14 +36,20 @@ _EXAMPLES = {
 
 
 class _Help(argparse.HelpFormatter):
-    """Paragraphs are filled to the terminal's width; lines that begin with two blanks stay, or go on below."""
+    """Paragraphs are filled to the terminal's width; lines that begin with two blanks stay, or go on below.
+
+    A name with a hyphen is not broken.
+    """
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = []
         for number, paragraph in enumerate(text.split("\n\n")):
             if not paragraph.startswith("  "):
                 paragraphs += [""] if number else []
-                paragraphs.append(textwrap.fill(" ".join(paragraph.split()), width))
+                paragraphs.append(textwrap.fill(" ".join(paragraph.split()), width, break_on_hyphens=False))
                 continue
             for line in paragraph.splitlines():
                 command, _, answer = line.strip().partition("  ")

@@ -229,11 +229,24 @@ EVERYWHERE = (
 """The options of every subcommand."""
 
 
+def _wrap(text: str, width: int, first: str = "", further: str = "") -> list[str]:
+    return textwrap.wrap(
+        " ".join(text.split()), width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
+    )
+
+
+class _Help(argparse.HelpFormatter):
+    """argparse's, but that a name with a hyphen is not broken."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _wrap(text, width)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose mistakes are one line, and whose help has sections after the options, all of it wrapped."""
 
     def __init__(self, **more: Any) -> None:
-        super().__init__(allow_abbrev=False, **more)
+        super().__init__(allow_abbrev=False, formatter_class=_Help, **more)
         self.sections: list[tuple[str, list[tuple[str, str] | Example]]] = []
 
     def error(self, message: str) -> NoReturn:
@@ -246,7 +259,7 @@ class Parser(argparse.ArgumentParser):
         finally:
             self.description = "\n\n".join(paragraphs)
         width = self._get_formatter()._width
-        described = [textwrap.fill(" ".join(paragraph.split()), width) for paragraph in paragraphs if paragraph]
+        described = ["\n".join(_wrap(paragraph, width)) for paragraph in paragraphs if paragraph]
         ending = [_section(title, rows, width) for title, rows in self.sections]
         return "\n\n".join([usage, *described, rest.strip("\n"), *ending]) + "\n"
 
@@ -272,13 +285,11 @@ def _section(title: str, rows: Sequence[tuple[str, str] | Example], width: int) 
     for row in rows:
         if isinstance(row, Example):
             if row.what:
-                lines += textwrap.wrap(row.what, width, initial_indent="  # ", subsequent_indent="  # ")
+                lines += _wrap(row.what, width, "  # ", "  # ")
             lines += _shell(row.line, width)
         else:
             term = f"  {row[0]:{column - 4}}  "
-            lines += textwrap.wrap(row[1], width, initial_indent=term, subsequent_indent=" " * column) or [
-                term.rstrip()
-            ]
+            lines += _wrap(row[1], width, term, " " * column) or [term.rstrip()]
     return "\n".join(lines)
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from nvproxy_model import versions
 from nvproxy_model.drivers import evidence, facts
+from nvproxy_model.drivers.compare.check import CheckedRelease, CheckReport
+from nvproxy_model.drivers.render.text import check_lines
 from nvproxy_model.tools import driver_differ
 from tests.drivers.driver_world import ENVIRONMENT, git, repository, tree, write
 from tests.schemas import document
@@ -59,7 +61,6 @@ def test_check_of_the_recorded_facts(capsys: pytest.CaptureFixture[str]) -> None
         "release",
         "model",
         "read",
-        "parsed",
         "structs",
         "constants",
         "taken",
@@ -70,6 +71,14 @@ def test_check_of_the_recorded_facts(capsys: pytest.CaptureFixture[str]) -> None
     weaker = f"{agree} agree with an independent table, {known - compared - agree} not checkable"
     counts = f"{compared} same, 0 different; {weaker}"
     assert lines[-1] == f"{compared} of {known} releases compared: {counts}"
+
+
+def test_check_counts_the_parsed_where_any_was() -> None:
+    some = CheckedRelease("1.1", "1.1", "same", headers=9, structs=3, constants=2, parsed=4)
+    for releases in ((some,), (some, some._replace(parsed=None))):
+        head, row, *_ = check_lines(CheckReport("here", releases))
+        assert head.split()[2:5] == ["read", "parsed", "structs"]
+        assert row.split()[2:5] == ["9", "4", "3"]
 
 
 def test_check_of_a_release_outside_the_table_names_its_model(capsys: pytest.CaptureFixture[str]) -> None:

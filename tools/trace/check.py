@@ -163,7 +163,7 @@ def text(check: Check, source: Source, verdict: Verdict, *, everything: bool = F
     for doubt in verdict.why[1:] if verdict.word == "cannot tell" else verdict.why:
         yield f"not sure: {doubt}"
     for advice in _advice(check, verdict):
-        yield from textwrap.wrap(advice, 110, initial_indent="* ", subsequent_indent="  ")
+        yield from textwrap.wrap(advice, 110, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False)
     by = check.refusals()
     if by:
         names = {"nvproxy": "nvproxy", "driver": "the host's driver", "permission": "rights on a device node"}
@@ -217,5 +217,7 @@ def _drivers(check: Check) -> Iterator[str]:
         )
         if numbers:
             listed = ", ".join(f"{kind} {number:#x}" for kind, number in numbers)
-            yield from textwrap.wrap(listed, 118, initial_indent="      ", subsequent_indent="      ")
+            yield from textwrap.wrap(
+                listed, 118, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False
+            )
     yield "  * known to nvproxy, not supported by it"
