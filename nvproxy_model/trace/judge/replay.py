@@ -340,6 +340,9 @@ class Replay:
 
     def _ioctl(self, process: _Process, rec: Record) -> None:
         self.calls += 1
+        if rec.fd < 0:
+            self.skipped += 1
+            return
         if rec.fd not in process.fds:
             self.supplied["descriptors"] += 1
             process.fds[rec.fd] = process.expected[rec.fd] = self._file(rec.dev)

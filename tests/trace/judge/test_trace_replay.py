@@ -159,6 +159,12 @@ def test_opens(write: Any) -> None:
     assert summary["descriptors"] == 2
 
 
+def test_a_call_on_no_descriptor_that_is_known_is_skipped(write: Any) -> None:
+    call = '{"k":"ioctl","tid":5,"fd":-1,"ret":0,"dev":"/dev/nvidiactl","req":"0xc00846d6","kind":"fe","key":"0xd6","top0":"%s"}'
+    _, summary = by_hand(write, call % ("00" * 8))
+    assert (summary["calls"], summary["skipped"], summary["descriptors"]) == (1, 1, 0)
+
+
 def test_a_mapping_of_what_may_have_been_skipped(write: Any) -> None:
     replay, summary = by_hand(write, OPENED, MAPPED)
     assert ["mmap of fd 3: errno" in step.text for step in replay.divergences] == [True]
