@@ -21,8 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.trace.decode import layouts
 from nvproxy_model.trace.decode.catalog import Catalog
@@ -78,7 +76,7 @@ def decode(path: Path, catalog: Catalog) -> int:
     decoder = Decoder(catalog)
     with open(os.devnull, "wb") as out:
         for rec in Reader(path):
-            out.write(orjson.dumps(decoder.record(rec), option=orjson.OPT_APPEND_NEWLINE))
+            out.write(decoder.line(rec))
     return 0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Final, Literal, cast, get_args
 
@@ -132,8 +131,10 @@ class Record:
         "pid",
         "psize",
         "raw",
+        "refused",
         "req",
         "ret",
+        "said",
         "status",
         "t",
         "tid",
@@ -169,9 +170,29 @@ class Record:
     bufs: tuple[tuple[int, bytes, bytes | None], ...]
     """Buffers behind pointers of the parameters: offset of the pointer, bytes before, bytes after where they changed."""
     fl: int
+    refused: str | None
+    """nvproxy's own words for a refusal, in a trace imported from its log."""
     by: Author | None
     """Who refused the call, one of AUTHORS, where the log says so itself. None: nobody refused it, or the answer must tell."""
     raw: Mapping[str, Any]
+    said: bytes | None
+    """Its line without ``t`` and ``d``: records of equal ones differ in their place, times and, in format 0, process alone. None
+    where a reader did not look. What was found out about a record may be remembered by it: who changes a record sets it to None.
+    """
+
+    def again(self, line: int, t: int, d: int | None) -> Record:
+        """The record of a line that says the same at another time. ``d``: None where the line has its time in the call elsewhere,
+        or none.
+        """
+        rec = Record()
+        rec.line, rec.t = line, t
+        rec.raw = {**self.raw, "t": t} if d is None else {**self.raw, "t": t, "d": d}
+        rec.d = self.d if d is None else d
+        rec.said, rec.k, rec.pid, rec.tid, rec.fd, rec.dev = self.said, self.k, self.pid, self.tid, self.fd, self.dev
+        rec.ret, rec.err, rec.by, rec.refused, rec.fl = self.ret, self.err, self.by, self.refused, self.fl
+        rec.kind, rec.req, rec.key, rec.status, rec.psize = self.kind, self.req, self.key, self.status, self.psize
+        rec.top0, rec.top1, rec.par0, rec.par1, rec.bufs = self.top0, self.top1, self.par0, self.par1, self.bufs
+        return rec
 
     @property
     def number(self) -> tuple[CallKind, int]:
@@ -195,22 +216,28 @@ def _bounded(value: Any, what: str, low: int, high: int) -> int:
     return value
 
 
+class _Numbers(dict[str, int]):
+    """``0x2a`` -> 42, remembered: a trace writes the same few requests, commands and statuses over and over."""
+
+    def __missing__(self, text: Any) -> int:
+        if type(text) is not str or not text.startswith("0x") or len(text) > 18 or "_" in text:
+            raise ValueError
+        number = int(text, 16)
+        if len(self) >= _NUMBERS:
+            self.clear()
+        self[text] = number
+        return number
+
+
+_NUMBERS: Final = 1 << 12
+_numbers: Final = _Numbers()
+
+
 def _number(obj: Mapping[str, Any], what: str) -> int:
-    text = obj.get(what)
     try:
-        if type(text) is str:
-            return _parsed(text)
-    except ValueError:
-        pass
-    raise ValueError(f'{what} is not a number written "0x..."')
-
-
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> int:
-    """A trace writes the same few requests, commands and statuses over and over."""
-    if not text.startswith("0x") or len(text) > 18 or "_" in text:
-        raise ValueError
-    return int(text, 16)
+        return _numbers[obj[what]]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f'{what} is not a number written "0x..."') from None
 
 
 def _hex(text: Any, what: str) -> bytes:
@@ -234,6 +261,7 @@ def record(obj: Mapping[str, Any], line: int) -> Record:
     rec = Record()
     rec.raw = obj
     rec.line = line
+    rec.said = None
     get = obj.get
     k = get("k")
     if k not in KINDS:
@@ -248,7 +276,7 @@ def record(obj: Mapping[str, Any], line: int) -> Record:
     if not (-_I64 <= t <= _I64 and 0 <= tid <= 0x7FFFFFFF and 0 <= pid <= 0x7FFFFFFF and -_I64 <= fd <= 0x7FFFFFFF):
         raise ValueError("t, tid, pid or fd is out of range")
     rec.t, rec.tid, rec.pid, rec.fd = t, tid, pid, fd
-    d, ret, err, fl = get("d"), get("ret"), get("err", 0), get("fl", 0)
+    d, ret, err = get("d"), get("ret"), get("err", 0)
     rec.d = d if d is None else _bounded(d, "d", 0, _I64)
     rec.ret = ret if ret is None else _bounded(ret, "ret", -_I64, _I64)
     rec.err = 0 if err == 0 else _bounded(err, "err", 0, 4095)
@@ -256,7 +284,11 @@ def record(obj: Mapping[str, Any], line: int) -> Record:
     if by is not None and by not in AUTHORS:
         raise ValueError(f"by is not one of {', '.join(AUTHORS)}")
     rec.by = by
-    rec.fl = _bounded(fl, "fl", 0, 0xFFFF)
+    refused = get("refused")
+    if refused is not None and type(refused) is not str:
+        raise ValueError("refused is not a string")
+    rec.refused = refused
+    rec.fl = _bounded(obj["fl"], "fl", 0, 0xFFFF) if "fl" in obj else 0
     dev = get("dev") or get("path")
     if dev is not None and (not isinstance(dev, str) or len(dev) > _NAME_LIMIT):
         raise ValueError("dev or path is not a string of a path's length")

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvproxy_model.trace import format as fmt
+from nvproxy_model.trace import reader as reader_module
 from nvproxy_model.trace.format import Header, printable, writing
 from nvproxy_model.trace.reader import Problems, Reader, TraceError, lines, parse
 
@@ -93,6 +94,7 @@ FAULTS = {
     "bytes that are no UTF-8": (b'{"k":"open","path":"\xff","fd":1}', "JSON"),
     "deep nesting": ('{"k":"open","x":' + "[" * 5000 + "]" * 5000 + "}", ""),
     "buffers that are none": (CONTROL[:-1] + ',"bufs":[[1]]}', "bufs"),
+    "nvproxy's words that are none": (CONTROL[:-1] + ',"refused":["unknown"]}', "refused is not a string"),
     "a buffer offset out of range": (CONTROL[:-1] + ',"bufs":[[-1,"00"]]}', "offset"),
 }
 
@@ -108,6 +110,73 @@ def test_a_bad_line_is_reported_and_the_rest_used(name: str, write: Write) -> No
     assert said in problem
     assert "\n" not in problem
     assert len(problem) < 200
+
+
+TIMED = {
+    "as recorders write it": '{"t":%d,"d":%d,"tid":5,"fd":3,"ret":0,"k":"close"}',
+    "the times last": '{"k":"close","tid":5,"fd":3,"t":%d,"d":%d}',
+    "the times turned round": '{"k":"close","tid":5,"fd":3,"d":%d,"t":%d}',
+    "no time in the call": '{"k":"close","t":%d,"tid":5,"fd":3,"ret":%d}',
+    "no time": '{"k":"close","tid":5,"ret":%d,"fd":%d}',
+    "a space": '{"k":"close","t": %d,"tid":5,"d":%d}',
+    "spaces at the end": '{"k":"close","tid":5,"d":%d,"t":%d }  ',
+    "a key that ends as the time's": '{"k":"close","a\\"t":%d,"t" :7,"tid":5,"d":%d}',
+    "a text that looks like the time": '{"k":"close","x":"{\\"t\\":7,","t":%d,"tid":5,"d":%d}',
+    "a time below another key": '{"k":"close","x":{"t":%d,"a":1},"tid":5,"t" :7,"d":%d}',
+    "a time in a list": '{"k":"close","t":%d,"x":[{"a":1,"d":%d,"b":1}],"tid":5}',
+    "a second time": '{"k":"close","t":%d,"tid":5,"d":1,"d":%d}',
+    "no object": '"{,"t":%d,"d":%d}',
+    "nothing at the end": '{"k":"close","t":%d,"tid":5,"d":%d',
+    "no time in format 0": '{"k":"close","tid":5,"t":%d,"fl":%d}',
+}
+NUMBERS = ("0", "7", "12", "-1", "07", "1.0", "1e3", "null", "true", '"1"', "", "999999999999999999", str(1 << 63), str(1 << 64))
+
+
+@pytest.mark.parametrize("known", [0, 3000, 1 << 20])
+@pytest.mark.parametrize("name", TIMED)
+def test_a_line_at_another_time_is_read_as_any_line(
+    name: str, known: int, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reader remembers, and whatever stands where it takes a time to be."""
+    monkeypatch.setattr(reader_module, "_KNOWN", known)
+    template = TIMED[name].replace("%d", "%s")
+    texts = [template % ("5", "6"), *(template % (a, b) for a in NUMBERS for b in NUMBERS), CONTROL, OPEN]
+    want, faults = [], []
+    for number, text in enumerate(texts, 1):
+        try:
+            want.append(fmt.record(parse(text.encode()), number))
+        except ValueError as error:
+            faults.append((number, str(error)))
+    records, reader = read(write("\n".join(texts) + "\n"))
+    names = [slot for slot in fmt.Record.__slots__ if slot not in ("said", "pid")]
+    assert [[getattr(rec, slot) for slot in names] for rec in records] == [
+        [getattr(rec, slot) for slot in names] for rec in want
+    ]
+    assert {rec.pid for rec in records} == {5}
+    assert reader.problems.kept == faults[:100]
+    assert reader.problems.count == len(faults)
+
+
+def test_equal_lines_say_the_same(write: Write) -> None:
+    later = CONTROL.replace('"t":2', '"t":9')
+    other = CONTROL.replace('"fd":3', '"fd":4')
+    long = CONTROL.replace('"top0":"', '"top0":"' + "00" * (1 << 15))
+    records, _ = read(write("\n".join([CONTROL, later, other, long, long])))
+    assert records[0].said is records[1].said is not None
+    assert records[2].said not in (None, records[0].said)
+    assert records[3].said is records[4].said is None, "a long line is not remembered"
+    last = '{"k":"close","tid":5,"fd":3%s}'
+    records, _ = read(write("\n".join(last % times for times in (',"t":1', ',"t":2', ',"t":1,"d":1', ',"t":2,"d":2'))))
+    assert records[0].said is records[1].said is not None
+    assert records[2].said is records[3].said is not None
+
+
+def test_a_record_that_is_changed_changes_no_other(write: Write) -> None:
+    kept = None
+    for rec in Reader(write((CONTROL + "\n") * 3)):
+        assert (rec.key, rec.raw["key"]) == (0x102, "0x102")
+        rec.key, rec.raw, kept = 7, {}, rec
+    assert kept is not None
 
 
 def test_a_torn_last_line_is_said_to_be_one(write: Write) -> None:

@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
         check = Check(policy, catalog, drivers=every_release() if args.all_drivers else (), strict=args.strict)
         for rec in progress(source):
             check.inside = args.inside or source.header.inside
-            check.made_with = source.driver
+            if check.made_with is None:
+                check.made_with = source.driver
             check.one(rec)
     verdict = check.verdict_on(complete=source.complete)
     if args.format == "json":

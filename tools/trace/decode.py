@@ -94,7 +94,7 @@ def _as_json(
     put({"schema": SCHEMA, "produced_by": versions(), "driver": driver, "notes": notes})
     count = 0
     for decoder, rec in chosen:
-        out.write(escaped_json(decoder.line(rec)))
+        out.write(decoder.line(rec))
         count += 1
     summary = {
         "records": count,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -12,9 +12,11 @@ import orjson
 from nvproxy_model import ioctl
 from nvproxy_model.abi.escapes import NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL
 from nvproxy_model.fields import Fd, Handle, OpaquePointer, Role, Status, UserPointer
+from nvproxy_model.printable import escaped_json
 from nvproxy_model.trace.decode.catalog import Catalog, Shape, is_bits
 from nvproxy_model.trace.decode.layouts import changes, partial
 from nvproxy_model.trace.format import TRUNCATED, UNFINISHED, Record
+from nvproxy_model.trace.room import Room
 
 __all__ = ["NOT_RECORDED", "NO_LAYOUT", "SCHEMA", "Decoder"]
 
@@ -28,8 +30,10 @@ NOT_RECORDED: Final = "not recorded"
 
 _CALLS: Final = 1 << 13
 """Distinct calls whose names and structs are remembered."""
-_KEPT: Final = 32 << 20
+_KEPT: Final = 64 << 20
 """Bytes of JSON that are remembered, with the bytes which they stand for: programs ask the same questions over and over."""
+_ENVELOPE: Final = frozenset({"line", "k", "t", "pid", "tid", "d", "fd"})
+"""What tells a call from the same call made again."""
 
 _INNER: Final = {NV_ESC_RM_CONTROL: "command", NV_ESC_RM_ALLOC: "class"}
 _ROLES: Final = (
@@ -53,7 +57,7 @@ class _Part(NamedTuple):
     """A struct of one call, decoded: all that depends on nothing but its bytes before and after the call."""
 
     text: bytes
-    """The object of the output, as JSON."""
+    """The object of the output, as JSON that is safe to show."""
     notes: tuple[str, ...]
     number: int | None
     """The command or class that an argument names, and below the address and the size of its parameters."""
@@ -61,10 +65,19 @@ class _Part(NamedTuple):
     size: int | None
 
 
+class _Line(NamedTuple):
+    """A record but for its envelope, decoded: all that is the same when a program makes a call again."""
+
+    k: bytes
+    pieces: tuple[bytes, ...]
+    """Its JSON after the envelope. Every second piece is a `_Part`'s text, shared with it."""
+    not_known: tuple[str, ...]
+
+
 class _Struct:
     """What is the same for every call with one struct."""
 
-    __slots__ = ("enums", "known", "pointers", "roles", "shape")
+    __slots__ = ("enums", "pointers", "roles", "shape")
 
     def __init__(self, shape: Shape, catalog: Catalog) -> None:
         self.shape = shape
@@ -79,7 +92,6 @@ class _Struct:
             for leaf in shape.leaves
             if isinstance(shape.roles.get(leaf.path), UserPointer) and leaf.path not in _PARAMETERS
         ]
-        self.known: dict[tuple[bytes | None, bytes | None], _Part] = {}
 
 
 def _flags(value: int, names: Mapping[int, str]) -> str | None:
@@ -100,6 +112,24 @@ def _unknown(before: bytes, after: bytes | None) -> dict[str, Any]:
     return out if after is None else {**out, "changed_hex": after.hex()}
 
 
+def _not_known(out: Mapping[str, Any]) -> tuple[str, ...]:
+    """The notes of a decoded call that are counted."""
+    notes = out.get("notes", ())
+    return tuple(note for note in notes if note in (NO_LAYOUT, NOT_RECORDED) or note.startswith("truncated"))
+
+
+def _line(out: Mapping[str, Any]) -> _Line:
+    pieces: list[bytes] = []
+    text = b""
+    for name, value in out.items():
+        if type(value) is bytes:
+            pieces += (text + b',"%b":' % name.encode(), value)
+            text = b""
+        elif name not in _ENVELOPE:
+            text += b"," + escaped_json(orjson.dumps({name: value}, default=orjson.Fragment)[1:-1])
+    return _Line(out["k"].encode(), (*pieces, text + b"}\n"), _not_known(out))
+
+
 _NOTHING: Final = _Part(b"", (), None, 0, None)
 """An argument that says nothing of its parameters."""
 
@@ -111,8 +141,16 @@ class Decoder:
         self.catalog = catalog
         self.counts: Counter[str] = Counter()
         self._structs: dict[int, _Struct] = {}
-        self._room = _KEPT
         self._calls: dict[tuple[str, int, int], tuple[str | None, _Struct | None, _Struct | None]] = {}
+        self._room = Room(_KEPT)
+        self._parts: dict[tuple[_Struct, bytes | None, bytes | None], _Part] = {}
+        self._lines: dict[bytes, _Line] = {}
+        """By what the records say."""
+
+    def _forget(self) -> None:
+        self._room.clear()
+        self._parts.clear()
+        self._lines.clear()
 
     def _struct(self, shape: Shape | None) -> _Struct | None:
         if shape is None:
@@ -129,7 +167,7 @@ class Decoder:
             if len(self._calls) > _CALLS:
                 self._calls.clear()
                 self._structs.clear()
-                self._room = _KEPT
+                self._forget()
             catalog = self.catalog
             inner = catalog.shape(rec.kind, rec.key) if rec.kind in ("control", "alloc") else None
             found = self._calls[key] = (
@@ -145,14 +183,42 @@ class Decoder:
 
     def record(self, rec: Record) -> dict[str, Any]:
         """One record as a JSON-able object: its envelope, ``arg`` and ``params`` with fields, and ``notes``."""
-        return self._decoded(rec, orjson.loads)
+        out = self._decoded(rec)
+        self.counts.update(_not_known(out))
+        for holder in (out, out.get("via_xfer", {})):
+            for name, value in holder.items():
+                if type(value) is bytes:
+                    holder[name] = orjson.loads(value)
+        return out
 
     def line(self, rec: Record) -> bytes:
-        """The same as a line of JSON. The parts that were seen before are copied as text."""
-        return orjson.dumps(self._decoded(rec, orjson.Fragment), option=orjson.OPT_APPEND_NEWLINE)
+        """The same as a line of JSON, with the characters escaped that a terminal would act on.
 
-    def _decoded(self, rec: Record, shown: Callable[[bytes], Any]) -> dict[str, Any]:
-        """``shown``: what stands in the object for a part's JSON."""
+        What was seen before is copied as text.
+        """
+        said = rec.said
+        if said is None:
+            out = self._decoded(rec)
+            self.counts.update(_not_known(out))
+            return escaped_json(orjson.dumps(out, default=orjson.Fragment, option=orjson.OPT_APPEND_NEWLINE))
+        line = self._lines.get(said)
+        if line is None:
+            line = _line(self._decoded(rec))
+            if self._room.take(len(said) + sum(map(len, line.pieces[::2]))):
+                self._lines[said] = line
+            else:
+                self._forget()
+        if line.not_known:
+            self.counts.update(line.not_known)
+        head = b'{"line":%d,"k":"%b","t":%d,"pid":%d,"tid":%d' % (rec.line, line.k, rec.t, rec.pid, rec.tid)
+        if rec.d is not None:
+            head += b',"d":%d' % rec.d
+        if rec.fd >= 0:
+            head += b',"fd":%d' % rec.fd
+        return b"".join((head, *line.pieces))
+
+    def _decoded(self, rec: Record) -> dict[str, Any]:
+        """What `record` gives, with the parts as JSON."""
         out: dict[str, Any] = {"line": rec.line, "k": rec.k, "t": rec.t, "pid": rec.pid, "tid": rec.tid}
         if rec.d is not None:
             out["d"] = rec.d
@@ -181,20 +247,17 @@ class Decoder:
                 f"{f'a request of {other}' if other else 'a device of another kind'}: its calls are not decoded"
             )
         else:
-            said = self._argument(rec, outer, out, notes, shown)
+            said = self._argument(rec, outer, out, notes)
             if rec.kind in ("control", "alloc"):
                 if said.number is not None and said.number != rec.key:
                     notes.append(f"the record says {rec.key:#x}, its bytes {said.number:#x}")
-                self._parameters(rec, said, inner, out, notes, shown)
+                self._parameters(rec, said, inner, out, notes)
         if rec.fl & UNFINISHED:
             notes.append("the process ended inside this call")
-        if "refused" in rec.raw:
-            notes.append(f"nvproxy: {rec.raw['refused']}")
+        if rec.refused is not None:
+            notes.append(f"nvproxy: {rec.refused}")
         if notes:
             out["notes"] = notes
-            self.counts.update(
-                note for note in notes if note in (NO_LAYOUT, NOT_RECORDED) or note.startswith("truncated")
-            )
         return out
 
     @staticmethod
@@ -209,16 +272,13 @@ class Decoder:
 
     def _part(self, struct: _Struct, before: bytes | None, after: bytes | None) -> _Part:
         """Equal bytes are read and written once."""
-        found = struct.known.get((before, after))
+        found = self._parts.get((struct, before, after))
         if found is None:
             found = self._read(struct, before, after)
-            self._room -= len(found.text) + len(before or b"") + len(after or b"")
-            if self._room >= 0:
-                struct.known[before, after] = found
+            if self._room.take(len(found.text) + len(before or b"") + len(after or b"")):
+                self._parts[struct, before, after] = found
             else:
-                for one in self._structs.values():
-                    one.known.clear()
-                self._room = _KEPT
+                self._forget()
         return found
 
     def _read(self, struct: _Struct, before: bytes | None, after: bytes | None) -> _Part:
@@ -241,7 +301,7 @@ class Decoder:
         if names:
             out["names"] = names
         return _Part(
-            orjson.dumps(out),
+            escaped_json(orjson.dumps(out)),
             notes,
             fields.get("cmd", fields.get("hClass")),
             fields.get("params", fields.get("pAllocParms", 0)),
@@ -269,7 +329,6 @@ class Decoder:
         outer: _Struct | None,
         out: dict[str, Any],
         notes: list[str],
-        shown: Callable[[bytes], Any],
     ) -> _Part:
         """Puts the argument into ``out``; what it says of its parameters."""
         size = outer.shape.size if outer is not None else ioctl.size(rec.req) if rec.kind == "fe" else 0
@@ -285,11 +344,11 @@ class Decoder:
                 out["arg"] = _unknown(rec.top0, rec.top1)
             return _NOTHING
         part = self._part(outer, rec.top0, rec.top1)
-        out["arg"] = shown(part.text)
+        out["arg"] = part.text
         notes += part.notes
         self._buffers(rec, outer, rec.top0 or b"", out, notes)
         if rec.kind == "fe" and rec.key == NV_ESC_IOCTL_XFER_CMD:
-            self._wrapped(rec, orjson.loads(part.text).get("fields", {}), out, notes, shown)
+            self._wrapped(rec, orjson.loads(part.text).get("fields", {}), out, notes)
         return part
 
     def _wrapped(
@@ -298,7 +357,6 @@ class Decoder:
         fields: Mapping[str, Any],
         out: dict[str, Any],
         notes: list[str],
-        shown: Callable[[bytes], Any],
     ) -> None:
         """One level of nv_ioctl_xfer_t (nv.c: nvidia_ioctl()): the request that it carries."""
         number, size = fields.get("cmd", 0), fields.get("size", 0)
@@ -315,7 +373,7 @@ class Decoder:
         if struct is not None and rec.bufs:
             _, before, after = rec.bufs[0]
             part = self._part(struct, before, after)
-            via["arg"] = shown(part.text)
+            via["arg"] = part.text
             notes += part.notes
         else:
             notes.append("the wrapped argument: not recorded")
@@ -328,7 +386,6 @@ class Decoder:
         inner: _Struct | None,
         out: dict[str, Any],
         notes: list[str],
-        shown: Callable[[bytes], Any],
     ) -> None:
         size = said.size
         if rec.par0 is None and rec.par1 is None:
@@ -345,7 +402,7 @@ class Decoder:
             out["params"] = _unknown(data, rec.par1)
             return
         part = self._part(inner, rec.par0, rec.par1)
-        out["params"] = shown(part.text)
+        out["params"] = part.text
         notes += part.notes
         if size is not None and size != inner.shape.size and not rec.fl & TRUNCATED and (rec.kind == "control" or size):
             notes.append(f"paramsSize says {size}, {inner.shape.name} is {inner.shape.size} bytes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -23,11 +23,14 @@ from nvproxy_model.trace.judge.mig import SHOWING, shows_mig
 from nvproxy_model.trace.judge.notes import DEVICES, HARMLESS, NOTES
 from nvproxy_model.trace.judge.refusals import answer, author, exposed, group_of_call, group_of_open
 from nvproxy_model.trace.judge.verdict import Verdict, Word, decide
+from nvproxy_model.trace.room import Room
 from nvproxy_model.trace.study.stats import DISTINCT_LIMIT
 
 __all__ = ["Check", "Row", "every_release", "minimal_caps"]
 
 _REPLACED: Final = re.compile(r"/dev/(nvidia-caps(?:-imex-channels)?)/")
+_SAME: Final = 16 << 20
+"""Bytes of lines that are remembered."""
 _UNDER: Final = 1000
 """Distinct calls that are listed under the open of a device which a sandbox does not have."""
 
@@ -40,13 +43,16 @@ class _File(NamedTuple):
 class _Files:
     """A process's descriptors as a decision looks them up, and those that the host's answer shows to be live."""
 
-    __slots__ = ("_paths", "_proved")
+    __slots__ = ("_paths", "_proved", "asked")
 
     def __init__(self, paths: DescriptorMap) -> None:
         self._paths = paths
         self._proved: dict[int, FileKind] = {}
+        self.asked = False
+        """Whether a decision has looked for a descriptor, so that more than the call's bytes matters to it."""
 
     def get(self, fd: int, /) -> GuestFile | None:
+        self.asked = True
         path = self._paths.get(fd)
         if path is not None:
             return _File(_KINDS.get(device_kind(path), "other"), fd)
@@ -79,6 +85,13 @@ class _Answer(NamedTuple):
     sandbox: bool
 
 
+@dataclass(slots=True)
+class _Seen:
+    """How often something occurred."""
+
+    count: int = 0
+
+
 def _summed(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
     result: dict[str, int] = {}
     for key, count in counts:
@@ -102,7 +115,7 @@ class Row:
     """Any of these would admit it, where a capability is missing."""
     first: int = 0
     """Line of the first occurrence."""
-    answers: dict[_Answer, int] = field(default_factory=dict)
+    answers: dict[_Answer, _Seen] = field(default_factory=dict)
     """What the program got -> how often."""
     note: str | None = None
     under: list[Row] = field(default_factory=list)
@@ -120,29 +133,31 @@ class Row:
             return "harmless"
         return self.placed
 
-    def seen(self, answer: _Answer) -> None:
-        """Count one occurrence."""
-        self.answers[answer] = self.answers.get(answer, 0) + 1
+    def seen(self, answer: _Answer) -> _Seen:
+        """Count one occurrence; what counts further ones like it."""
+        seen = self.answers.setdefault(answer, _Seen())
+        seen.count += 1
+        return seen
 
     @property
     def count(self) -> int:
         """How often it occurred."""
-        return sum(self.answers.values())
+        return sum(seen.count for seen in self.answers.values())
 
     @property
     def by(self) -> dict[str, int]:
         """Who refused it (`nvproxy_model.trace.format.AUTHORS`) -> how often."""
-        return _summed((answer.by, count) for answer, count in self.answers.items() if answer.by is not None)
+        return _summed((answer.by, seen.count) for answer, seen in self.answers.items() if answer.by is not None)
 
     @property
     def host(self) -> dict[str, int]:
         """What the host answered: ``0x0``, ``0x56``, ``EINVAL`` -> how often."""
-        return _summed((answer.got, count) for answer, count in self.answers.items() if not answer.sandbox)
+        return _summed((answer.got, seen.count) for answer, seen in self.answers.items() if not answer.sandbox)
 
     @property
     def sandbox(self) -> dict[str, int]:
         """What nvproxy answered, or whoever answered in a sandbox, likewise."""
-        return _summed((answer.got, count) for answer, count in self.answers.items() if answer.sandbox)
+        return _summed((answer.got, seen.count) for answer, seen in self.answers.items() if answer.sandbox)
 
     def as_json(self) -> dict[str, Any]:
         """The row as the JSON of ``check`` has it."""
@@ -235,14 +250,18 @@ class Check:
         """Calls of more distinct kinds than are counted."""
         self.opened: set[str] = set()
         """Nodes of which an open succeeded, a thousand at most."""
-        self.opens = 0
+        self._tried = False
+        """Whether an open was tried."""
         self._terms = _Terms(strict)
         self._judge = _Judge(policy)
         self._fds = Descriptors()
-        self._quick: dict[tuple[Any, ...], tuple[Row, _Answer]] = {}
-        """Calls whose number decides."""
-        self._admitted: dict[tuple[Any, ...], tuple[Row, _Answer]] = {}
+        self._quick: dict[tuple[Any, ...], _Seen] = {}
+        """Opens, and calls whose number decides."""
+        self._admitted: dict[tuple[Any, ...], _Seen] = {}
         """Calls whose bytes decide, for when these are admitted: nothing else of them matters then."""
+        self._same: dict[tuple[bytes | None, bool, str | None], _Seen] = {}
+        """What was counted before by what it says, if no descriptor matters to it."""
+        self._room = Room(_SAME)
         self._others = {
             name: _Judge(Policy.for_driver(name, policy.caps, profile=policy.profile, allow_unsupported=True))
             for name in drivers
@@ -269,30 +288,35 @@ class Check:
     def one(self, rec: Record) -> None:
         """Judge one record."""
         k = rec.k
-        if k == "ioctl":
-            if rec.key in SHOWING and shows_mig(rec):
-                self._terms.mig = True
-            key = self._key(rec)
-            quick = self._quick.get(key)
-            if quick is not None:
-                row, answer = quick
-                row.answers[answer] += 1
+        if k in ("ioctl", "open"):
+            same = (rec.said, self.inside, self.made_with)
+            seen = self._same.get(same)
+            if seen is not None:
+                seen.count += 1
             else:
-                self._ioctl(rec, key)
-            if rec.fd >= 0 and not self._fds.has(rec.pid, rec.fd):
-                self._fds.feed(rec)
-            return
-        if k == "open":
-            if shows_mig(rec):
-                self._terms.mig = True
-            self._open(rec)
+                seen = self._new_one(rec)
+                if seen is not None and rec.said is not None:
+                    if self._room.take(len(rec.said)):
+                        self._same[same] = seen
+                    else:
+                        self._same.clear()
+            if k == "ioctl" and (rec.fd < 0 or self._fds.has(rec.pid, rec.fd)):
+                return
         self._fds.feed(rec)
 
-    @staticmethod
-    def _key(rec: Record) -> tuple[Any, ...]:
-        return rec.kind, rec.key, rec.dev, rec.status, rec.err, rec.ret, rec.by, rec.raw.get("refused")
+    def _new_one(self, rec: Record) -> _Seen | None:
+        """Count a record whose like was not seen. What counts those that say the same; None where more than that decides."""
+        if rec.key in SHOWING and shows_mig(rec):
+            self._terms.mig = True
+        answer = (rec.status, rec.err, rec.ret is None, rec.by, rec.refused)
+        key = (rec.k, rec.kind, rec.key, rec.dev, answer, self.inside, self.made_with)
+        seen = self._quick.get(key)
+        if seen is not None:
+            seen.count += 1
+            return seen
+        return self._ioctl(rec, key) if rec.k == "ioctl" else self._open(rec, key)
 
-    def _row(self, key: tuple[Any, ...], rec: Record, by: Author | None, make: Any) -> Row | None:
+    def _row(self, key: tuple[Any, ...], rec: Record, by: Author | None, make: Callable[[], Row]) -> _Seen | None:
         row = self.rows.get(key)
         if row is None:
             if len(self.rows) >= DISTINCT_LIMIT:
@@ -300,21 +324,28 @@ class Check:
                 return None
             row = self.rows[key] = make()
             row.first = rec.line
-        row.seen(self._answer(rec, by))
-        return row
+        return row.seen(self._answer(rec, by))
+
+    def _quicken(self, key: tuple[Any, ...], seen: _Seen | None) -> _Seen | None:
+        """Count what has this key without a look from now on."""
+        if seen is not None and len(self._quick) < DISTINCT_LIMIT:
+            self._quick[key] = seen
+        return seen
 
     def _answer(self, rec: Record, by: Author | None) -> _Answer:
         return _Answer(by, answer(rec), by == "nvproxy" or (self.inside and by != "driver"))
 
-    def _open(self, rec: Record) -> None:
+    def _open(self, rec: Record, key: tuple[Any, ...]) -> _Seen | None:
+        if shows_mig(rec):
+            self._terms.mig = True
         path = rec.dev or ""
         by = author(rec, None, self.inside)
         group = group_of_open(rec, by)
         if exposed(path):
-            self.opens += 1
+            self._tried = True
             if not by and len(self.opened) < _UNDER:
                 self.opened.add(path)
-        self._row(("open", path, group), rec, by, lambda: self._open_row(path, group))
+        return self._quicken(key, self._row(("open", path, group), rec, by, lambda: self._open_row(path, group)))
 
     def _open_row(self, path: str, group: Group) -> Row:
         folder = _REPLACED.match(path)
@@ -327,46 +358,45 @@ class Check:
         quiet = group in ("admitted", "permission", "foreign")
         return Row("open", 0, None, group, reason, self._terms, device=path, note=None if quiet else note)
 
-    def _ioctl(self, rec: Record, key: tuple[Any, ...]) -> None:
+    def _ioctl(self, rec: Record, key: tuple[Any, ...]) -> _Seen | None:
         dev = rec.dev
-        known = self._admitted.get(key)
-        if known is not None:
-            files = _Files(self._fds.of(rec.pid))
-            decision = self._judge.decide(rec, files)
-            if decision is not None and decision.why is Why.RULE:
-                row, answer = known
-                row.answers[answer] += 1
-                if self._others:
-                    self._elsewhere(rec, files)
-                return
         if dev is not None and not exposed(dev) and not graphics(dev):
-            self._under(dev, rec)
-            return
+            return self._quicken(key, self._under(dev, rec))
         if rec.kind == "other":
-            self._foreign(rec)
-            return
+            return self._quicken(key, self._foreign(rec))
         files = _Files(self._fds.of(rec.pid))
         decision = self._judge.decide(rec, files)
-        fixed = self._judge.fixed(rec.kind, rec.key) is not None
+        known = self._admitted.get(key) if decision is not None and decision.why is Why.RULE else None
+        if known is not None:
+            known.count += 1
+            seen = known
+        else:
+            judged = self._judged(rec, key, decision, files)
+            if judged is None:
+                return None
+            seen = judged
+        if self._others:
+            self._elsewhere(rec, files)
+        return None if files.asked else seen
+
+    def _judged(self, rec: Record, key: tuple[Any, ...], decision: Decision | None, files: _Files) -> _Seen | None:
+        """Count a call in the row that it belongs to; None where there are too many."""
         if decision is not None and decision.why is Why.FD and not rec.err and not rec.status and not rec.by:
             decision = self._with_descriptors(rec, files, decision)
         by = author(rec, decision, self.inside)
         group = group_of_call(rec, decision, by, inside=self.inside, elsewhere=self._elsewhere_made())
         apart = self._reason(rec, decision, group) if group == "argument" else group
-        found = self._row(
+        seen = self._row(
             (rec.kind, rec.key, group, apart),
             rec,
             by,
             lambda: self._new(rec, group, self._reason(rec, decision, group), decision),
         )
-        if found is None:
-            return
-        if fixed and len(self._quick) < DISTINCT_LIMIT:
-            self._quick[key] = (found, self._answer(rec, by))
-        elif decision is not None and decision.why is Why.RULE and len(self._admitted) < DISTINCT_LIMIT:
-            self._admitted[key] = (found, self._answer(rec, by))
-        if self._others:
-            self._elsewhere(rec, files)
+        if self._judge.fixed(rec.kind, rec.key) is not None:
+            self._quicken(key, seen)
+        elif decision is not None and decision.why is Why.RULE and seen is not None and len(self._admitted) < DISTINCT_LIMIT:
+            self._admitted[key] = seen
+        return seen
 
     def _elsewhere_made(self) -> bool:
         """Whether the log names a release, and not the one that is asked about."""
@@ -387,43 +417,40 @@ class Check:
         self.supplied += 1
         return again
 
-    def _foreign(self, rec: Record) -> None:
+    def _foreign(self, rec: Record) -> _Seen | None:
         name = foreign(rec.req)
         said = f"a {name} request" if name else "a request of another driver"
-        by = author(rec, None, self.inside)
-        row = self._row(
+        return self._row(
             ("other", rec.key, rec.dev),
             rec,
-            by,
+            author(rec, None, self.inside),
             lambda: Row("other", rec.key, said, "foreign", said, self._terms, device=rec.dev),
         )
-        if row is not None and len(self._quick) < DISTINCT_LIMIT:
-            self._quick[self._key(rec)] = (row, self._answer(rec, by))
 
-    def _under(self, dev: str, rec: Record) -> None:
+    def _under(self, dev: str, rec: Record) -> _Seen | None:
         """A call on a device that a sandbox does not have is reported under its open."""
         group: Group = "device"
         row = self.rows.get(("open", dev, group))
         if row is None:
             if len(self.rows) >= DISTINCT_LIMIT:
                 self.overflow += 1
-                return
+                return None
             row = self.rows["open", dev, group] = self._open_row(dev, group)
             row.first = rec.line
         inner = next((r for r in row.under if (r.kind, r.number) == (rec.kind, rec.key)), None)
         if inner is None:
             if len(row.under) >= _UNDER:
                 self.overflow += 1
-                return
+                return None
             name = self.catalog.name(rec.kind, rec.key) or foreign(rec.req)
             note = NOTES.get((rec.kind, rec.key))
             inner = Row(*rec.number, name, group, "its device is not there", self._terms, note=note, first=rec.line)
             row.under.append(inner)
-        inner.seen(self._answer(rec, author(rec, None, self.inside)))
+        return inner.seen(self._answer(rec, author(rec, None, self.inside)))
 
     def _reason(self, rec: Record, decision: Decision | None, group: Group) -> str:
-        if group in ("contradiction", "argument") and "refused" in rec.raw and (decision is None or decision.allowed):
-            return f"nvproxy: {rec.raw['refused']}"
+        if group in ("contradiction", "argument") and rec.refused is not None and (decision is None or decision.allowed):
+            return f"nvproxy: {rec.refused}"
         if decision is not None:
             return decision.reason
         if group == "admitted":
@@ -498,7 +525,7 @@ class Check:
         judged = any(row.kind not in ("open", "other") or row.under for row in self.rows.values())
         failed = sorted(row.device or "" for row in self.rows.values() if row.placed == "permission")
         failed = [path for path in failed if path not in self.opened]
-        if self.opens and not self.opened and not judged:
+        if self._tried and not self.opened and not judged:
             found.append("the program never reached the driver: no open of a device succeeded")
         elif not judged:
             found.append("no call was judged")

@@ -34,7 +34,7 @@ def exposed(path: str) -> bool:
 
 def refused(rec: Record) -> bool:
     """Whether a call was refused, by anybody."""
-    return bool(rec.err or rec.status or rec.by or "refused" in rec.raw)
+    return bool(rec.err or rec.status or rec.by or rec.refused is not None)
 
 
 def answer(rec: Record) -> str:
@@ -58,7 +58,7 @@ def author(rec: Record, decision: Decision | None, inside: bool) -> Author | Non
         return "nvproxy" if inside and not exposed(rec.dev or "") else "permission"
     if rec.by is not None:
         return rec.by
-    if "refused" in rec.raw or (inside and decision is not None and not decision.allowed and _same(rec, decision)):
+    if rec.refused is not None or (inside and decision is not None and not decision.allowed and _same(rec, decision)):
         return "nvproxy"
     return "driver"
 
@@ -90,7 +90,7 @@ def group_of_call(
     rec: Record, decision: Decision | None, by: Author | None, *, inside: bool = False, elsewhere: bool = False
 ) -> Group:
     """The group of an ioctl. ``elsewhere``: the log was made under another release than the one that is asked about."""
-    if by == "nvproxy" and "refused" in rec.raw and (decision is None or decision.allowed):
+    if by == "nvproxy" and rec.refused is not None and (decision is None or decision.allowed):
         return _contradiction(rec, decision, elsewhere)
     if decision is None:
         # Of a call that nvproxy let through inside a sandbox the log itself is the proof.
@@ -113,7 +113,7 @@ def group_of_call(
 
 def _contradiction(rec: Record, decision: Decision | None, elsewhere: bool) -> Group:
     """nvproxy refused a call that these rules admit, or would admit with arguments that the log does not hold."""
-    words = str(rec.raw.get("refused", ""))
+    words = rec.refused or ""
     if words == "missing capability" or elsewhere:
         # The log was made with other capabilities, or by another release: the rules that are asked about answer.
         return "cannot-tell" if decision is None else "window" if decision.why is Why.WINDOW else "admitted"

@@ -81,12 +81,16 @@ def test_the_nearest_public_facts_are_named(catalog: Catalog) -> None:
 @pytest.mark.parametrize("kept", [0, 20_000, 1 << 30])
 def test_a_line_is_the_record_whatever_is_remembered(kept: int, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(__file__).parents[2] / "data" / "traces" / "nsys-gpuctxsw-2.jsonl.gz"
-    want = [orjson.dumps(Decoder(catalog).record(rec)) + b"\n" for rec in Reader(path)]
+    plain = Decoder(catalog)
+    want = [orjson.dumps(plain.record(rec)) + b"\n" for rec in Reader(path)]
     monkeypatch.setattr(decoder_module, "_KEPT", kept)
     decoder = Decoder(catalog)
     for _ in range(2):
         assert [decoder.line(rec) for rec in Reader(path)] == want
-    assert sum(len(part.text) for struct in decoder._structs.values() for part in struct.known.values()) <= kept
+    assert plain.counts
+    assert decoder.counts == {what: 2 * count for what, count in plain.counts.items()}
+    lines = sum(len(said) + sum(map(len, line.pieces[::2])) for said, line in decoder._lines.items())
+    assert lines + sum(len(part.text) for part in decoder._parts.values()) <= kept
 
 
 def test_what_is_remembered_counts_with_bytes_that_no_field_has(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +99,7 @@ def test_what_is_remembered_counts_with_bytes_that_no_field_has(catalog: Catalog
     decoder = Decoder(catalog)
     for n in range(70):
         decoder.line(record(key="0x2080012b", par0=(n.to_bytes(4, "little") + bytes(1 << 16)).hex()))
-    held = [data for struct in decoder._structs.values() for key in struct.known for data in key if data is not None]
+    held = [data for _, *key in decoder._parts for data in key if data is not None]
     assert held
     assert sum(map(len, held)) <= 1 << 20
 

@@ -18,6 +18,7 @@ from nvproxy_model.caps import SUPPORTED, Caps
 from nvproxy_model.followed import is_pending
 from nvproxy_model.policy.policy import Policy
 from nvproxy_model.trace.decode.catalog import Catalog
+from nvproxy_model.trace.judge import check as module
 from nvproxy_model.trace.judge.check import Check, every_release, minimal_caps
 from nvproxy_model.trace.judge.groups import GROUPS, MISSING
 from nvproxy_model.trace.judge.notes import HARMLESS
@@ -151,6 +152,50 @@ def test_the_same_number_refused_and_answered_is_two_rows(write: Callable[..., P
         Reader(write(line % "0x0" + line % "0x56" + line % "0x56" + line % "0x1f"))
     )
     assert {row.group: row.count for row in check.rows.values()} == {"unknown": 2, "refused-outside-too": 2}
+
+
+def test_what_a_call_is_judged_by_is_looked_at_each_time(write: Callable[..., Path], catalog: Catalog) -> None:
+    """The same line is admitted while the descriptor that it names is open, and refused once that is closed."""
+    attach = CALL % ("fe", "0xc9", ',"err":%d,"top0":"07000000"')
+    opened = '{"k":"open","t":1,"tid":1,"fd":7,"ret":7,"path":"/dev/nvidiactl"}\n'
+    closed = '{"k":"close","t":1,"tid":1,"fd":7,"ret":0}\n'
+    attach = attach.replace('"req":"0xc020462a"', '"req":"0xc00446c9"') % 22
+    check = Check(Policy.for_driver(DRIVER), catalog).feed(Reader(write(opened + attach * 2 + closed + attach * 3)))
+    assert {row.group: row.count for row in check.rows.values() if row.kind == "fe"} == {
+        "admitted": 2,
+        "refused-outside-too": 3,
+    }
+
+
+def test_a_call_inside_and_the_same_outside_are_counted_apart(write: Callable[..., Path], catalog: Catalog) -> None:
+    head = '{"schema":"nvproxy-trace/1","driver":"%s","inside":%s}\n'
+    call = (CALL % ("control", "0x20800301", ',"status":"0x0","pid":1')) * 2
+    end = '{"k":"end","records":2}\n'
+    source = Reader(write("".join(head % (DRIVER, inside) + call + end for inside in ("false", "true", "false"))))
+    check = Check(Policy.for_driver(DRIVER), catalog)
+    for rec in source:
+        check.inside = source.header.inside
+        check.one(rec)
+    (row,) = check.rows.values()
+    assert (row.host, row.sandbox) == ({"0x0": 4}, {"0x0": 2})
+
+
+@pytest.mark.parametrize("same", [0, 20_000, 1 << 30])
+def test_a_check_is_the_same_whatever_is_remembered(
+    same: int, traces: dict[str, Path], catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = traces["ncu-2"]
+    policy = Policy.for_driver(DRIVER)
+    want = Check(policy, catalog)
+    for _ in range(2):
+        for rec in Reader(path):
+            rec.said = None
+            want.one(rec)
+    monkeypatch.setattr(module, "_SAME", same)
+    check = Check(policy, catalog).feed(Reader(path)).feed(Reader(path))
+    assert [row.as_json() for row in check.sorted_rows()] == [row.as_json() for row in want.sorted_rows()]
+    assert sum(len(said) for said, *_ in check._same if said is not None) <= same
+    assert bool(check._same) == bool(same)
 
 
 def test_descriptors_from_elsewhere_are_taken_as_live(traces: dict[str, Path], catalog: Catalog) -> None:
