@@ -25,9 +25,9 @@ from tests.trace.record.test_trace_spool import ENTER, frame, spooled
 
 LIMITS = [
     ("trace.lines", "MAX_LINE", 1 << 20, "16 MiB a line"),
-    ("trace.reader", "_KNOWN", 1 << 20, "64 MiB are remembered"),
-    ("trace.decode.decoder", "_KEPT", 1 << 20, "of decoded ones 64 MiB"),
-    ("trace.judge.check", "_SAME", 1 << 20, "of judged ones 16 MiB"),
+    ("trace.reader", "_KNOWN", 1 << 20, "64 MiB of lines"),
+    ("trace.decode.decoder", "_KEPT", 1 << 20, "64 MiB of what decoding"),
+    ("trace.judge.check", "_SAME", 1 << 20, "16 MiB of what judging"),
     ("trace.study.stats", "DISTINCT_LIMIT", 1, "100,000 distinct"),
     ("trace.devices", "_PROCESSES", 1, "65,536 processes"),
     ("trace.devices", "_DESCRIPTORS", 1, "262,144 changes"),
