@@ -283,7 +283,12 @@ def passes(tree: Path, tests: list[str], timeout: float) -> bool:
     """Whether the tests pass there; an end that does not come is a failure."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
     with tempfile.TemporaryDirectory() as temporary:
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": temporary}
+        environment = {
+            "HYPOTHESIS_PROFILE": "ci",
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": temporary,
+        }
         process = subprocess.Popen(
             command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )

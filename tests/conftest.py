@@ -1,8 +1,4 @@
-"""Hypothesis profiles: `ci`, the default, finds the same examples every time; `nightly` and `deep` look further.
-HYPOTHESIS_PROFILE chooses.
-
-And what more than one area needs and costs enough to be made once a session: the built distributions.
-"""
+"""What more than one area needs and costs enough to be made once a run: byte code, and the built distributions."""
 
 from __future__ import annotations
 
@@ -13,25 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-from tests import ROOT
+from tests import ROOT, effort
 
-settings.register_profile(
-    "ci",
-    derandomize=True,
-    max_examples=300,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile(
-    "deep", max_examples=20_000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile(
-    "nightly", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+effort.choose(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +20,16 @@ def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     """The folder that all processes of this run share: pytest-xdist gives each of them one below it."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if hasattr(request.config, "workerinput") else own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _byte_code(run_folder: Path) -> None:
+    """Where byte code is not to be kept beside the sources, the programs that the tests start share it in a folder of this run.
+
+    Else each of them would compile the package again.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(run_folder / "bytecode")
 
 
 @pytest.fixture(scope="session")

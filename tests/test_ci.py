@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import settings
 from setuptools.config.pyprojecttoml import load_file
 
 from tests import ROOT
@@ -85,6 +86,15 @@ def test_slow_tests_are_run_by_ci_alone() -> None:
         assert done.returncode == (0 if collected else 5)
 
 
+def test_ci_tries_more_examples_than_a_developer() -> None:
+    """The profile that .ci/run names is one, with six times the examples of the default, and the same ones every time."""
+    (name,) = re.findall(r"^export HYPOTHESIS_PROFILE=(\w+)$", (ROOT / ".ci" / "run").read_text(), re.M)
+    chosen, default = settings.get_profile(name), settings.get_profile("quick")
+    assert chosen.max_examples == 6 * default.max_examples == 300
+    assert chosen.derandomize
+    assert default.derandomize
+
+
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in (ROOT / ".github/workflows").glob("*.yml")}
 SCRIPTS = [
     (name, step["run"])
@@ -125,12 +135,12 @@ def test_a_release_needs_its_section_of_the_changelog(tmp_path: Path) -> None:
 
 
 def test_a_fragment_of_the_changelog_has_a_kind() -> None:
-    settings = load_file(ROOT / "pyproject.toml")["tool"]["towncrier"]
-    kinds = {kind["directory"] for kind in settings["type"]}
-    for path in (ROOT / settings["directory"]).iterdir():
-        if path.name not in settings["ignore"]:
+    rules = load_file(ROOT / "pyproject.toml")["tool"]["towncrier"]
+    kinds = {kind["directory"] for kind in rules["type"]}
+    for path in (ROOT / rules["directory"]).iterdir():
+        if path.name not in rules["ignore"]:
             name, kind, suffix = path.name.split(".")
             assert name
             assert (kind in kinds, suffix) == (True, "md"), path.name
             assert path.read_text("utf-8").strip()[0] not in "-*#", path.name
-    assert settings["start_string"] in (ROOT / settings["filename"]).read_text("utf-8")
+    assert rules["start_string"] in (ROOT / rules["filename"]).read_text("utf-8")

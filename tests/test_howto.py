@@ -35,9 +35,9 @@ def apply(patch: str, root: Path) -> None:
 
 
 def run(command: str, root: Path, limit: int) -> subprocess.CompletedProcess[str]:
-    """A shell command in the copy, by this interpreter and with the copy's own packages; pytest without its slow tests."""
+    """A shell command in the copy, by this interpreter and with the copy's own packages; pytest as a developer runs it."""
     environment = {
-        **{name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
+        **{name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "HYPOTHESIS_PROFILE")},
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(root),
         "PYTHONDONTWRITEBYTECODE": "1",

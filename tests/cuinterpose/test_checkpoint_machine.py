@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from cuinterpose import preflight
 from tests.cuinterpose.checkpoint_world import Stage, Worker
+from tests.effort import examples
 
 PROCESSES = 3
 SIZES = st.integers(1, 3)
@@ -206,7 +207,7 @@ class Machine(RuleBasedStateMachine):
 
 def test_histories(scenes: Callable[[str], Stage]) -> None:
     Machine.make_stage = staticmethod(lambda: scenes("plain"))  # type: ignore[method-assign,assignment]
-    limits = settings(max_examples=12, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+    limits = settings(max_examples=examples(12), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Machine, settings=limits)  # type: ignore[no-untyped-call]
 
 

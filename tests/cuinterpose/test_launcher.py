@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cuinterpose import elf, launcher
 from tests.cuinterpose.shim_world import Command
+from tests.effort import examples
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -292,7 +293,7 @@ def test_missing_native_parts(command: Command, tmp_path: Path) -> None:
 names = st.text("abc/.", min_size=1, max_size=6).map(lambda text: f"/lib/{text}.so")
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(entries=st.lists(names), separators=st.lists(st.sampled_from([" ", ":", "  ", ": "]), min_size=1))
 def test_preload_value(entries: list[str], separators: list[str]) -> None:
     existing = "".join(entry + separators[i % len(separators)] for i, entry in enumerate(entries))
@@ -301,7 +302,7 @@ def test_preload_value(entries: list[str], separators: list[str]) -> None:
     assert value[1:] == list(dict.fromkeys(entries))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.binary(max_size=300))
 def test_elf_reader_takes_anything(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "elf"

@@ -24,6 +24,7 @@ from nvproxy_model.errors import SourceError, UnknownDriverVersion
 from nvproxy_model.tools import driver_differ, output
 from tests.drivers import tinygrad_tables
 from tests.drivers.driver_world import repository, tree
+from tests.effort import examples
 
 FACTS = load()
 
@@ -113,7 +114,7 @@ def test_a_file_that_holds_no_facts(content: bytes, tmp_path: Path) -> None:
         load(path)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_is_an_error_or_changes_nothing(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import ROOT
+from tests.effort import examples
 from tests.fuzz import __main__ as command
 from tests.fuzz import native
 from tests.fuzz.mutate import fuzz
@@ -30,7 +31,7 @@ def test_the_corpus(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TARGETS if name not in SLOW])
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_no_bytes_raise(name: str, data: st.DataObject) -> None:
     seed = data.draw(st.sampled_from(seeds(name)))

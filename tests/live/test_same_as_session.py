@@ -16,6 +16,7 @@ from nvproxy_model.session.ports import File
 from nvproxy_model.structs.nvos import NVOS54_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.testing import Memory
 from nvproxy_model.testing.strategies import GuestCall, calls, garbage
+from tests.effort import examples
 from tests.live.test_lifelines import running
 from tests.live.watched import VERSION, LockedDriver, World
 
@@ -76,7 +77,7 @@ def ours(call: GuestCall) -> bool:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(
     call=st.one_of(

@@ -16,6 +16,7 @@ from nvproxy_model.policy.interpret import interpret
 from nvproxy_model.policy.plan import plan
 from nvproxy_model.session.ports import File
 from nvproxy_model.structs import every
+from tests.effort import examples
 
 TREE = versions.load()
 FILES = {
@@ -79,7 +80,7 @@ def _bytes_of(of: CStruct, noise: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("of", VARIANTS, ids=lambda of: f"{of.ctype}-{of.sizeof()}")
-@settings(max_examples=settings().max_examples // 10)
+@settings(max_examples=examples(30))
 @given(noise=st.binary(min_size=NOISE, max_size=NOISE), length=st.none() | st.integers(0, 100) | st.just(1 << 20))
 def test_generated_equals_interpreted(of: CStruct, noise: bytes, length: int | None) -> None:
     """Eight cases of each example: a draw costs more than a decision."""

@@ -14,6 +14,7 @@ from nvproxy_model import Policy, Result
 from nvproxy_model.fields import CStruct
 from nvproxy_model.structs.nvos import NVOS21_PARAMETERS, NVOS54_PARAMETERS, NVOS64_PARAMETERS
 from nvproxy_model.testing.strategies import GuestCall, calls, garbage
+from tests.effort import examples
 from tests.session.session_world import ARG, END, PARAMS, SPARE, World, request
 
 VERSIONS = ["535.104.05", "550.90.12", "580.159.04", "590.48.01", "620.06.00"]
@@ -32,7 +33,7 @@ def _world(version: str, caps: str, profile: str) -> World:
     return world
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.sampled_from(VERSIONS), st.sampled_from(CAPS), st.sampled_from(["gvisor", "hardened"]), st.data())
 def test_any_calls_in_any_order(version: str, caps: str, profile: str, data: st.DataObject) -> None:
     world = _world(version, caps, profile)

@@ -18,6 +18,7 @@ from nvproxy_model.structs.nvos import (
     NV_MEMORY_ALLOCATION_PARAMS,
     NV_VASPACE_ALLOCATION_PARAMETERS,
 )
+from tests.effort import examples
 from tests.session.session_world import PARAMS, World
 
 VASPACE, GROUP, SHARE = 0x90F1, 0xA06C, 0x9067
@@ -304,4 +305,4 @@ class Guest(RuleBasedStateMachine):
 
 
 TestGuest = Guest.TestCase
-TestGuest.settings = settings(max_examples=60, stateful_step_count=40)
+TestGuest.settings = settings(max_examples=examples(60), stateful_step_count=40)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from nvproxy_model import fields, structs, versions
 from nvproxy_model.fields import CStruct, CUnion, Fd, Handle, NvP64, NvU32, OpaquePointer, Status, UserPointer
 from nvproxy_model.structs.cl90cd import NV_EVENT_BUFFER_ALLOC_PARAMETERS
+from tests.effort import examples
 
 TREE = versions.load()
 C_TYPES = {
@@ -150,7 +151,7 @@ def _by_cc(declarations: str, questions: list[str], folder: Path) -> list[int]:
         ),
     ],
 )
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=st.lists(CODES, min_size=20, max_size=40))
 def test_records_are_placed_as_a_compiler_places_them(
     ask: Callable[[str, list[str], Path], list[int]], drawn: list[list[int]], tmp_path_factory: pytest.TempPathFactory

@@ -12,6 +12,7 @@ from nvproxy_model.structs import every
 from nvproxy_model.structs.nvos import NVOS54_PARAMETERS
 from nvproxy_model.testing import FakeDriver, GuestCall, Memory, apply
 from nvproxy_model.testing.strategies import calls, garbage, records
+from tests.effort import examples
 
 POLICY = Policy.for_driver("580.126.20", "all,profiling,rdma")
 STRUCTS = [
@@ -60,7 +61,7 @@ def _session(*kinds: str, last: int = 0x8000) -> Session:
     return Session(POLICY, Memory(0x1000, last), files, FakeDriver("580.126.20"))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     calls(POLICY, address=WHERE, handles=HANDLES, fds=FDS) | garbage().map(lambda call: call._replace(address=WHERE))
 )

@@ -24,6 +24,7 @@ from nvproxy_model.tools.policy import names as policy_names
 from nvproxy_model.tools.policy.names import Call
 from nvproxy_model.tools.policy.upstream import driver, gvisor, place
 from tests import ROOT
+from tests.effort import examples
 from tests.schemas import document
 
 DATA = ROOT / "tests" / "data"
@@ -302,7 +303,7 @@ def test_every_row_is_explained(run: Any, version: str) -> None:
                 assert answer["params"]["size"] == of.sizeof()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.text(max_size=40)
     | st.integers(0, 1 << 34).map(hex)

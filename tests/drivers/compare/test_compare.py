@@ -20,6 +20,7 @@ from nvproxy_model.drivers.parsing.scan import SDK
 from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Field, Layout
 from tests.drivers.driver_world import TYPES
+from tests.effort import examples
 
 
 def release(text: str, control: str = "") -> Release:
@@ -378,7 +379,7 @@ def layout_of(rows: list[tuple[int, int]]) -> Layout:
     return Layout("S", "struct", -(-end // align) * align, align, tuple(fields))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(one=scalars(), other=scalars())
 def test_no_difference_is_silent_and_every_finding_is_well_formed(
     one: list[tuple[int, int]], other: list[tuple[int, int]]

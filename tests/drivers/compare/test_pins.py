@@ -17,6 +17,7 @@ from nvproxy_model.drivers.release import Release
 from nvproxy_model.layout import Field, Layout
 from nvproxy_model.tools.driver_differ import main
 from tests.drivers import driver_world
+from tests.effort import examples
 from tests.schemas import document
 
 FACTS = facts.load()
@@ -296,7 +297,7 @@ _json = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.dictionaries(st.sampled_from(["pin", "driver", "structs", "constants"]), _json | st.just(1)))
 def test_any_yaml_is_pins_or_a_pin_error(data: dict[str, object]) -> None:
     assert "\n" not in complaint(yaml.safe_dump({"pin": 1, **data}).encode())

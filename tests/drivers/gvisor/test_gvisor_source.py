@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from nvproxy_model.drivers.gvisor.checkout import read_package_files
 from nvproxy_model.drivers.gvisor.gosource import GoPackage, Unreadable
 from nvproxy_model.errors import SourceError
+from tests.effort import examples
 
 CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
@@ -145,7 +146,7 @@ def _structs(draw: st.DrawFn) -> list[tuple[str, list[tuple[str, str, tuple[int,
 
 
 @pytest.mark.skipif(CC is None, reason="SKIPPED, NOT TESTED: Go layouts against C; no C compiler")
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(_structs())
 def test_layouts_as_a_c_compiler_has_them(structs: list[tuple[str, list[tuple[str, str, tuple[int, ...]]]]]) -> None:
     go, c, lines = ["type P64 uint64"], ["#include <stdio.h>", "#include <stddef.h>"], []

@@ -17,6 +17,7 @@ from nvproxy_model.drivers.gvisor.rows import NamedStruct
 from nvproxy_model.drivers.gvisor.tables import Unmatched, versions
 from nvproxy_model.errors import SourceError
 from tests.drivers.gvisor.gvisor_trees import BARE, CAPS, MODERN, NVGPU, TAGGED, TAGGED_TYPES, write
+from tests.effort import examples
 
 
 def test_the_tree_of_today(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_the_size_of_a_tree_is_bounded() -> None:
 _LINES = MODERN.splitlines()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(st.integers(0, len(_LINES) - 1), st.sampled_from(["drop", "twice", "cut"])), min_size=1, max_size=5

@@ -16,6 +16,7 @@ from nvproxy_model.drivers.parsing import cache as cache_module
 from nvproxy_model.drivers.parsing.cache import Cache, cache_directory
 from nvproxy_model.drivers.sources import open_source
 from tests.drivers.driver_world import tree, write
+from tests.effort import examples
 
 KEY, OTHER = hashlib.sha256(b"1").hexdigest(), hashlib.sha256(b"2").hexdigest()
 
@@ -28,7 +29,7 @@ def test_what_is_put_is_got(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(100))
 @given(body=st.binary(max_size=200), damage=st.binary(max_size=300))
 def test_a_damaged_entry_is_removed_and_not_trusted(body: bytes, damage: bytes, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c")

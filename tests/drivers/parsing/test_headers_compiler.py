@@ -18,6 +18,7 @@ from nvproxy_model.drivers.release import Wanted
 from nvproxy_model.drivers.render.declaration import declaration, holes, picture
 from nvproxy_model.layout import Layout
 from tests.drivers.driver_world import TYPES
+from tests.effort import examples
 
 CC = shutil.which("gcc") or shutil.which("cc")
 needs_compiler = pytest.mark.skipif(CC is None, reason="SKIPPED, NOT PROVED: no C compiler on this machine")
@@ -90,7 +91,7 @@ def compiled(text: str, layouts: dict[str, Layout], folder: Path) -> dict[str, i
 
 
 @needs_compiler
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(text=headers())
 def test_layouts_are_the_compilers(text: str, tmp_path: Path) -> None:
     release = extract({f"{SDK}/nvtypes.h": TYPES.encode(), f"{SDK}/nvos.h": f'#include "nvtypes.h"\n{text}'.encode()})
@@ -112,7 +113,7 @@ def test_layouts_are_the_compilers(text: str, tmp_path: Path) -> None:
 
 
 @needs_compiler
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @example(values=[0xFFFFFFFF])
 @example(values=[0xFFFFFFFF, -1])
 @given(values=st.lists(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=30))

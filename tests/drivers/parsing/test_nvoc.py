@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nvproxy_model.drivers import privileges
 from nvproxy_model.drivers.parsing import nvoc
 from nvproxy_model.errors import SourceError
+from tests.effort import examples
 
 OLD = {"NON_PRIVILEGED": 0x10, "PRIVILEGED": 0x4, "INTERNAL": 0x400}
 NEW = {"NON_PRIVILEGED": 0x8, "PRIVILEGED": 0x4, "INTERNAL": 0x80}
@@ -236,7 +237,7 @@ def test_a_tree_without_one_of_them_says_so(path: str) -> None:
         nvoc.parse(files)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_damaged_tables_are_read_or_refused(data: st.DataObject) -> None:
     files = tree()

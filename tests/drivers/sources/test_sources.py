@@ -24,6 +24,7 @@ from nvproxy_model.drivers.sources import archives, open_source, repositories
 from nvproxy_model.drivers.sources import source as sources
 from nvproxy_model.errors import SourceError
 from tests.drivers.driver_world import archive, git, repository, tree, write
+from tests.effort import examples
 
 CONTROL = "#define NV0000_CTRL_CMD_X (0x101U) /* finn: | NV0000_CTRL_X_PARAMS_MESSAGE_ID */\n"
 EMBEDDED_LIST = """\
@@ -599,7 +600,7 @@ def test_source_trees_are_left_alone(tmp_path: Path) -> None:
     assert {p: (p.stat().st_mtime_ns, stat.S_IMODE(p.stat().st_mode)) for p in path.rglob("*")} == before
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=4000), keep=st.integers(0, 20_000), flip=st.integers(0, 20_000))
 def test_damaged_archives_never_raise_anything_else(data: bytes, keep: int, flip: int, tmp_path: Path) -> None:
     whole = archive(tmp_path / "whole.tar", tree(NVOS, "1.1"), mode="w:").read_bytes()
