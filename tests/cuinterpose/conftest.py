@@ -27,8 +27,16 @@ def plain(run_folder: Path) -> World:
 
 
 def world_of(folder: Path, name: str, tools: Toolchain) -> World:
-    root = made_once(folder / name, lambda root: build_world(root, tools))
+    def built(root: Path, tools: Toolchain) -> None:
+        shutil.copytree(shim_of(folder, name, tools), root, dirs_exist_ok=True)
+
+    root = made_once(folder / name, lambda root: build_world(root, tools, built))
     return World(tools, root)
+
+
+def shim_of(folder: Path, name: str, tools: Toolchain) -> Path:
+    """What a user's install builds, once for all the worlds that it is a part of."""
+    return made_once(folder / f"shim-{name}", lambda root: build_shim(root, tools))
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +102,7 @@ def checkpoint_builds(run_folder: Path) -> Callable[[str], tuple[World, Path, Pa
         flags = SCENES[name]
 
         def make(root: Path) -> None:
-            build_shim(root, Toolchain(flags=flags))
+            shutil.copytree(shim_of(run_folder, name, Toolchain(flags=flags)), root)
             if (
                 name == "threads"
             ):  # the program too, since it brings the runtime; the shim's part runs before that is up

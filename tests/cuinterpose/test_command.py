@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuinterpose import surface
+from cuinterpose import cli, surface
 from cuinterpose.output import say
 from tests import ROOT
 from tests.cuinterpose.shim_world import Command
@@ -28,11 +28,16 @@ MODULES = sorted({path.stem for path in (ROOT / "cuinterpose").glob("*.py")} - {
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits(command: Command, name: str, columns: int) -> None:
-    done = command(*name.split(), "--help", COLUMNS=str(columns))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert max(map(len, done.stdout.splitlines())) <= columns
-    assert "examples:\n  cuinterpose " in done.stdout
+def test_help_fits(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*name.split(), "--help"])
+    text, errors = capsys.readouterr()
+    assert (ended.value.code, errors) == (0, "")
+    assert max(map(len, text.splitlines())) <= columns
+    assert "examples:\n  cuinterpose " in text
 
 
 @pytest.mark.parametrize("name", ["", "ticket"])

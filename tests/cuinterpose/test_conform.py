@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import shutil
@@ -16,14 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cuinterpose import cli, elf, launcher, surface
 from cuinterpose import conform as module
-from cuinterpose import elf, launcher, surface
 from tests import ROOT
 from tests.builds import made_once
 from tests.cuinterpose.shim_world import DRIVERS, NATIVE, Command, World
 from tests.schemas import document
 
 REAL = "NVPROXY_LIBCUDA"
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 INERT = "int unrelated(void) { return 0; }"
 
@@ -78,17 +81,41 @@ SHIMS = {
 }
 
 
-def conform(command: Command, libcuda: Path | str, *options: str | Path) -> tuple[int, dict[str, object]]:
-    done = command("conform", "--json", "--libcuda", libcuda, *options)
-    assert done.stderr == ""
-    return done.returncode, document(done.stdout)
+Answers = tuple[str, str, str]
+Conform = Callable[..., tuple[int, dict[str, object]]]
+
+@functools.cache
+def _answers(probe: Callable[..., Answers], *arguments: Any, environment: tuple[str | None, ...]) -> Answers:
+    """What the probe says; ``environment``: of what changes the answers."""
+    return probe(*arguments)
 
 
 @pytest.fixture
-def here(command: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., module.Conformance]:
-    """The comparison in this process: what it found, to be asked more than once."""
-    monkeypatch.setattr(launcher, "native_path", lambda name: command.world.root / "cuinterpose" / name)
-    return lambda driver, shim, *more: module.compare(str(command.world.driver(driver)), shim, *more)
+def here(plain: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., module.Conformance]:
+    """The comparison in this process, of a driver by its version. What was asked once is not asked again by other tests."""
+    probe = module._probe
+
+    def remembered(*arguments: Any) -> Answers:
+        environment = tuple(map(os.environ.get, ("FAKE_RUNTIME_FAILS", "CUINTERPOSE_DISABLE")))
+        *others, names = arguments
+        return _answers(probe, *others, tuple(names), environment=environment)
+
+    monkeypatch.setattr(module, "_probe", remembered)
+    monkeypatch.setattr(launcher, "native_path", lambda name: plain.root / "cuinterpose" / name)
+    return lambda driver, shim, *more: module.compare(str(plain.driver(driver)), shim, *more)
+
+
+@pytest.fixture
+def conform(here: Callable[..., module.Conformance], capsys: pytest.CaptureFixture[str]) -> Conform:
+    """``conform(LIBCUDA, OPTION...)``: the command in this process, its exit status and its document."""
+
+    def run(libcuda: Path | str, *options: str | Path) -> tuple[int, dict[str, object]]:
+        status = cli.main(["conform", "--json", "--libcuda", str(libcuda), *map(str, options)])
+        shown, errors = capsys.readouterr()
+        assert errors == ""
+        return status, document(shown)
+
+    return run
 
 
 def check_full_coverage(coverage: dict[str, dict[str, str]], lacking: set[str]) -> None:
@@ -99,9 +126,9 @@ def check_full_coverage(coverage: dict[str, dict[str, str]], lacking: set[str]) 
         assert {"direct", "dlsym", "cuGetProcAddress", "cuGetProcAddress_v2"} <= set(routes)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_fake_drivers(command: Command, driver: str) -> None:
-    status, found = conform(command, command.world.driver(driver))
+@pytest.mark.parametrize("driver", ["12.0", slow("12.2"), slow("13.0"), "13.1"])
+def test_fake_drivers(plain: World, conform: Conform, driver: str) -> None:
+    status, found = conform(plain.driver(driver))
     assert found["differences"] == []
     assert status == 0
     version = DRIVERS[driver]
@@ -112,10 +139,10 @@ def test_fake_drivers(command: Command, driver: str) -> None:
     assert int(str(found["substituted"])) > 2000
 
 
-@pytest.mark.parametrize("soname", ["libcudart.so.11.0", "libcudart.so.12", "libcudart.so.13"])
-def test_runtimes(command: Command, soname: str) -> None:
-    driver = command.world.driver("13.0")
-    status, found = conform(command, driver, "--libcudart", command.world.root / "runtimes" / soname)
+@pytest.mark.parametrize("soname", [slow("libcudart.so.11.0"), slow("libcudart.so.12"), "libcudart.so.13"])
+def test_runtimes(plain: World, conform: Conform, soname: str) -> None:
+    driver = plain.driver("13.0")
+    status, found = conform(driver, "--libcudart", plain.root / "runtimes" / soname)
     assert status == 0, found["differences"]
     coverage = found["coverage"]
     assert isinstance(coverage, dict)
@@ -124,9 +151,9 @@ def test_runtimes(command: Command, soname: str) -> None:
 
 
 @pytest.mark.skipif(not os.environ.get(REAL), reason=f"no real libcuda: {REAL} names none (Debian's libcuda1 will do)")
-def test_real_driver(command: Command) -> None:
+def test_real_driver(conform: Conform) -> None:
     """Its resolvers answer without a GPU. Never a function that they return."""
-    status, found = conform(command, os.environ[REAL])
+    status, found = conform(os.environ[REAL])
     assert found["differences"] == []
     assert status == 0
     coverage = found["coverage"]
@@ -150,8 +177,8 @@ def other_shims(plain: World) -> dict[str, Path]:
     return {name: root / f"lib{name}.so" for name in SHIMS}
 
 
-def test_inert_shim(command: Command, other_shims: dict[str, Path]) -> None:
-    status, found = conform(command, command.world.driver("12.2"), "--shim", other_shims["inert"])
+def test_inert_shim(plain: World, conform: Conform, other_shims: dict[str, Path]) -> None:
+    status, found = conform(plain.driver("12.2"), "--shim", other_shims["inert"])
     assert (status, found["differences"], found["substituted"]) == (1, [], 0)
     assert found["why"] == "it substitutes nothing"
 
@@ -163,8 +190,8 @@ def test_disabled_shim_is_not_probed_disabled(
     assert here("12.2", plain.shim).conforms
 
 
-def test_inventing_shim(command: Command, other_shims: dict[str, Path]) -> None:
-    status, found = conform(command, command.world.driver("12.2"), "--shim", other_shims["inventing"])
+def test_inventing_shim(plain: World, conform: Conform, other_shims: dict[str, Path]) -> None:
+    status, found = conform(plain.driver("12.2"), "--shim", other_shims["inventing"])
     assert status == 1
     differences = found["differences"]
     assert isinstance(differences, list)
@@ -172,26 +199,26 @@ def test_inventing_shim(command: Command, other_shims: dict[str, Path]) -> None:
         ("cuGetProcAddress_v2", "cuMulticastBindMem")
     }
     # on a driver that has it, the same answers are right
-    status, found = conform(command, command.world.driver("13.1"), "--shim", other_shims["inventing"])
+    status, found = conform(plain.driver("13.1"), "--shim", other_shims["inventing"])
     assert found["differences"] == []
     assert found["substituted"]
 
 
-def test_talkative_shim(command: Command, tmp_path: Path) -> None:
+def test_talkative_shim(plain: World, conform: Conform, tmp_path: Path) -> None:
     """A shim that prints on stdout, in the midst of the probe's lines, is judged by what it answers."""
     source = tmp_path / "talk.c"
     source.write_text(
         "#include <stdio.h>\n__attribute__((constructor)) static void talk(void)"
         ' { puts("[shim] loaded\\xff"); fflush(stdout); }\n'
     )
-    talk = command.world.tools.shared(tmp_path / "talk.so", [source])
-    status, found = conform(command, command.world.driver("12.2"), "--shim", talk)
+    talk = plain.tools.shared(tmp_path / "talk.so", [source])
+    status, found = conform(plain.driver("12.2"), "--shim", talk)
     assert (status, found["differences"], found["substituted"]) == (1, [], 0)
 
 
-def test_crashing_shim(command: Command, other_shims: dict[str, Path]) -> None:
+def test_crashing_shim(plain: World, conform: Conform, other_shims: dict[str, Path]) -> None:
     """The signal, the question, and what was answered before it."""
-    status, found = conform(command, command.world.driver("12.2"), "--shim", other_shims["crashing"])
+    status, found = conform(plain.driver("12.2"), "--shim", other_shims["crashing"])
     assert (status, found["verdict"], found["ended"]) == (1, "does not conform", "SIGSEGV")
     assert re.search(
         r" SIGSEGV at question \d+ of \d+, cuGetProcAddress_v2\('.*', version 0, flags 0, no status\)",
@@ -244,7 +271,7 @@ def test_own_exports_are_asked_too(here: Callable[..., module.Conformance], othe
 
 
 def test_partial_shim_is_counted(
-    command: Command, here: Callable[..., module.Conformance], other_shims: dict[str, Path]
+    plain: World, here: Callable[..., module.Conformance], conform: Conform, other_shims: dict[str, Path]
 ) -> None:
     found = here("13.1", other_shims["partial"])
     assert found.conforms
@@ -256,13 +283,12 @@ def test_partial_shim_is_counted(
     required = dataclasses.replace(found, required=("dlsym", "cuGetProcAddress_v2"))
     assert required.verdict == "does not conform"
     assert "it does not cover dlsym cuGetProcAddress_v2, which --require names" in required.lines()[0]
-    options = ("--libcuda", command.world.driver("13.1"), "--shim", other_shims["partial"], "--require", "all")
-    assert command("conform", *options).returncode == 1
+    assert conform(plain.driver("13.1"), "--shim", other_shims["partial"], "--require", "all")[0] == 1
 
 
-def test_required_routes_that_are_covered(command: Command) -> None:
+def test_required_routes_that_are_covered(plain: World, conform: Conform) -> None:
     required = "direct,dlsym,cuGetProcAddress,cuGetProcAddress_v2"
-    status, found = conform(command, command.world.driver("13.1"), "--require", required)
+    status, found = conform(plain.driver("13.1"), "--require", required)
     assert (status, found["verdict"]) == (0, "conforms")
     routes = found["routes"]
     assert isinstance(routes, dict)
@@ -273,32 +299,34 @@ def test_required_routes_that_are_covered(command: Command) -> None:
     assert set(names["given"]) == {*surface.TYPED, *faked_of_the_watched()}
 
 
-def test_required_routes_that_are_not_asked(command: Command) -> None:
-    driver = command.world.driver("13.1")
-    done = command("conform", "--libcuda", driver, "--require", "cudaGetDriverEntryPoint")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--libcudart" in done.stderr
-    done = command("conform", "--libcuda", driver, "--require", "direct,nonsense")
-    assert done.returncode == 2
-    assert "no route 'nonsense'" in done.stderr
+def test_required_routes_that_are_not_asked(
+    plain: World, here: Callable[..., module.Conformance], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["conform", "--libcuda", str(plain.driver("13.1")), "--require"]
+    assert cli.main([*arguments, "cudaGetDriverEntryPoint"]) == 2
+    shown, errors = capsys.readouterr()
+    assert shown == ""
+    assert "--libcudart" in errors
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*arguments, "direct,nonsense"])
+    assert ended.value.code == 2
+    assert "no route 'nonsense'" in capsys.readouterr().err
 
 
 def test_runtime_that_refuses_everything(
-    command: Command, here: Callable[..., module.Conformance], monkeypatch: pytest.MonkeyPatch
+    plain: World, here: Callable[..., module.Conformance], conform: Conform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As every runtime does without a GPU: nothing was compared, so nothing can be said of it."""
-    runtime = command.world.root / "runtimes" / "libcudart.so.12"
+    runtime = str(plain.root / "runtimes" / "libcudart.so.13")
     monkeypatch.setenv("FAKE_RUNTIME_FAILS", "1")
-    found = here("13.0", command.world.shim, str(runtime))
+    found = here("13.0", plain.shim, runtime)
     assert found.verdict == "cannot tell"
     assert "the runtime refused every question (100: no device)" in found.lines()[0]
     assert dataclasses.replace(found, required=("cudaGetDriverEntryPoint",)).verdict == "cannot tell"
-    arguments = ["conform", "--libcuda", command.world.driver("13.0"), "--libcudart", runtime]
-    done = command(*arguments)
-    assert done.returncode == 2
-    assert "cannot tell" in done.stdout.splitlines()[0]
+    status, answer = conform(plain.driver("13.0"), "--libcudart", runtime)
+    assert (status, answer["verdict"]) == (2, "cannot tell")
     monkeypatch.delenv("FAKE_RUNTIME_FAILS")
-    assert command(*arguments, "--require", "all").returncode == 0
+    assert conform(plain.driver("13.0"), "--libcudart", runtime, "--require", "all")[0] == 0
 
 
 def test_exported_names_are_readelfs(plain: World) -> None:
