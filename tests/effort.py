@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries: its profiles, and shares of them for properties whose examples cost more than most.
+"""How far the tests look: how many examples Hypothesis tries, and how much of a sweep is left to the slow tests.
 
 ``quick``, the default, and ``ci``, which .ci/run chooses, find the same examples every time; ``nightly`` and ``deep`` look
 further, with other examples each time. HYPOTHESIS_PROFILE names one.
@@ -6,11 +6,15 @@ further, with other examples each time. HYPOTHESIS_PROFILE names one.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-__all__ = ["choose", "examples"]
+__all__ = ["choose", "examples", "part", "sampled"]
+
+T = TypeVar("T")
 
 _CI: Final = 300
 _FURTHEST: Final = 1000
@@ -45,3 +49,18 @@ def examples(in_ci: int, *, least: int = 5) -> int:
     such properties would not end within the time that a test has.
     """
     return max(min(least, in_ci), in_ci * min(settings().max_examples, _FURTHEST) // _CI)
+
+
+def part(values: Sequence[T]) -> Sequence[T]:
+    """All of these under ``ci`` and what looks further, and one of every six under ``quick``, for a loop within one test."""
+    return values[:: max(1, _CI // settings().max_examples)]
+
+
+def sampled(values: Iterable[Any], *, every: int = 8) -> list[Any]:
+    """For ``parametrize``: the first of these, the last, and one of ``every`` between; all others are marked slow.
+
+    A tuple is the values of several arguments.
+    """
+    listed = [value if isinstance(value, tuple) else (value,) for value in values]
+    kept = {*range(0, len(listed), every), len(listed) - 1}
+    return [pytest.param(*each, marks=() if at in kept else pytest.mark.slow) for at, each in enumerate(listed)]

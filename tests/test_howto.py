@@ -48,6 +48,18 @@ def run(command: str, root: Path, limit: int) -> subprocess.CompletedProcess[str
     )
 
 
+def test_each_patch_names_one_place_of_one_file(source_tree: Path, tmp_path: Path) -> None:
+    """Without the commands that the pages give in between, which need not change what a later patch names."""
+    root = tmp_path / "tree"
+    shutil.copytree(source_tree, root, symlinks=True)
+    for page in PAGES:
+        patches = [block for kind, block in BLOCK.findall((ROOT / "docs" / page).read_text()) if kind == "diff"]
+        assert patches
+        for patch in patches:
+            apply(patch, root)
+    assert (root / "tools" / "policy" / "count.py").is_file()
+
+
 @pytest.fixture(scope="module")
 def changed(source_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The copy, after the patches and commands of all pages; their test runs are part of the last test here."""
@@ -66,10 +78,12 @@ def changed(source_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return root
 
 
+@pytest.mark.slow
 def test_the_pages_are_right(changed: Path) -> None:
     assert (changed / "tools" / "policy" / "count.py").is_file()
 
 
+@pytest.mark.slow
 def test_the_copy_answers_for_what_was_added(changed: Path) -> None:
     for question, answer in (
         ("0x2080017e", "admitted: NV2080_CTRL_CMD_GPU_GET_VMMU_SEGMENT_SIZE"),

@@ -9,6 +9,7 @@ from nvproxy_model.caps import DEFAULT, SUPPORTED
 from nvproxy_model.fields import CStruct
 from nvproxy_model.followed import is_pending
 from nvproxy_model.policy.seccomp import EXCEPTIONS, Request, allow_list
+from tests.effort import sampled
 
 TREE = versions.load()
 SETS = [SUPPORTED, DEFAULT, Caps.GRAPHICS | Caps.UTILITY, Caps.VIDEO, Caps.RDMA, Caps.PROFILING]
@@ -19,7 +20,7 @@ def _admits(rows: tuple[Request, ...], device: str, request: int) -> list[str]:
 
 
 @pytest.mark.parametrize("caps", SETS, ids=str)
-@pytest.mark.parametrize("version", TREE)
+@pytest.mark.parametrize("version", sampled(TREE))
 def test_the_list_and_the_handlers_agree(version: str, caps: Caps) -> None:
     rows = allow_list(TREE[version], caps)
     policy = Policy.for_driver(version, caps, allow_unsupported=True)
@@ -48,7 +49,7 @@ def test_the_list_and_the_handlers_agree(version: str, caps: Caps) -> None:
     assert extra == {"UVM_TOOLS_READ_PROCESS_MEMORY", "UVM_TOOLS_WRITE_PROCESS_MEMORY"} <= set(EXCEPTIONS)
 
 
-@pytest.mark.parametrize("version", TREE)
+@pytest.mark.parametrize("version", sampled(TREE))
 def test_only_named_rows_take_any_size(version: str) -> None:
     rows = [row for row in allow_list(TREE[version], SUPPORTED) if row.device == "frontend"]
     assert {row.name for row in rows if row.size is None} == {
@@ -64,7 +65,7 @@ def test_only_named_rows_take_any_size(version: str) -> None:
     assert sizes["NV_ESC_RM_ALLOC"] == 48
 
 
-@pytest.mark.parametrize("version", TREE)
+@pytest.mark.parametrize("version", sampled(TREE))
 def test_one_list_serves_every_release(version: str) -> None:
     """pkg/sentry/devices/nvproxy/seccomp_filters.go: 23 frontend and 33 UVM requests, 18 and 32 by default."""
     for caps, counts in ((SUPPORTED, (23, 33)), (DEFAULT, (18, 32)), (Caps(0), (0, 0))):

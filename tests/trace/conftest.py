@@ -16,12 +16,17 @@ from tests.builds import made_once
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 TRACES = sorted((ROOT / "tests" / "data" / "traces").glob("*.jsonl.gz"))
+QUICK = ("cuda-vmm-1", "cupy", "event-buffer-chain", "ncu-2", "nsys-gpuctxsw-1", "nvidia-smi", "nvml-events", "torch-matmul")
+"""One of each program. The others run among the slow tests."""
 DRIVER = "580.159.04"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "trace" in metafunc.fixturenames:
-        metafunc.parametrize("trace", TRACES, ids=lambda path: path.name.split(".")[0])
+        names = {path.name.split(".")[0]: path for path in TRACES}
+        assert names.keys() > set(QUICK)
+        marks = {name: () if name in QUICK else pytest.mark.slow for name in names}
+        metafunc.parametrize("trace", [pytest.param(path, id=name, marks=marks[name]) for name, path in names.items()])
 
 
 @pytest.fixture(scope="session")

@@ -131,13 +131,11 @@ def test_nothing_changes_and_nothing_is_lost(args: tuple[str, ...], attack: Atta
 @pytest.mark.parametrize(
     "args",
     [
-        ("plain", "300"),
-        ("drop", "20"),
-        ("unmap",),
-        ("unmap_argument",),
+        *(
+            pytest.param(args, marks=pytest.mark.slow)
+            for args in (("plain", "300"), ("drop", "20"), ("unmap",), ("unmap_argument",), ("forks", "6"), ("large", "2"))
+        ),
         ("threads", "20"),
-        ("forks", "6"),
-        ("large", "2"),
     ],
     ids=" ".join,
 )
