@@ -85,7 +85,7 @@ sys.exit(3)
 """
 
 
-@pytest.mark.parametrize("count", [1, 2], ids=["first", "second"])
+@pytest.mark.parametrize("count", [pytest.param(1, id="first"), pytest.param(2, id="second", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", STEPS)
 def test_the_coordinator_is_killed(scene: Scene, name: str, count: int) -> None:
     """Until the driver has locked, the programs go on by themselves; after that another coordinator brings them back."""

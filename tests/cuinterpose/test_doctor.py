@@ -342,7 +342,7 @@ def check_output(done: subprocess.CompletedProcess[bytes], shown: str) -> None:
 
 @reaches_others
 @pytest.mark.parametrize("options", [[], ["--json"], ["--verbose"]])
-@pytest.mark.parametrize("locale", ["C.UTF-8", "C", "POSIX"])
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C", pytest.param("POSIX", marks=pytest.mark.slow)])
 def test_paths_reach_a_terminal_as_text(command: Command, tmp_path: Path, options: list[str], locale: str) -> None:
     directory = tmp_path / HOSTILE_TEXT.replace("/", "|")
     directory.mkdir()

@@ -17,7 +17,7 @@ from nvproxy_model.testing.strategies import GuestCall, calls, garbage
 from tests.effort import examples
 from tests.session.session_world import ARG, END, PARAMS, SPARE, World, request
 
-OLDEST, *BETWEEN, NEWEST = VERSIONS = ["535.104.05", "550.90.12", "580.159.04", "590.48.01", "620.06.00"]
+*OLDER, NEWEST = VERSIONS = ["535.104.05", "550.90.12", "580.159.04", "590.48.01", "620.06.00"]
 CAPS = ["compute,utility", "all,profiling,rdma,fabric-imex-mgmt", "profiling", ""]
 POINTERS = [SPARE, SPARE + 0x1000, END - 8, END - 1, END, 0xFFFFFFFFFFFFFFF8, 1]
 """Buffers, the last bytes of memory, and addresses that are not there."""
@@ -58,7 +58,7 @@ def _make(world: World, call: GuestCall, address: int = ARG) -> None:
 
 
 @pytest.mark.parametrize("profile", ["gvisor", pytest.param("hardened", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("version", [OLDEST, *(pytest.param(each, marks=pytest.mark.slow) for each in BETWEEN), NEWEST])
+@pytest.mark.parametrize("version", [*(pytest.param(each, marks=pytest.mark.slow) for each in OLDER), NEWEST])
 def test_every_length_of_every_argument(version: str, profile: str) -> None:
     """A request of any size for each frontend number, and for each command and class one byte more and less than its struct."""
     world = _world(version, CAPS[1], profile)
