@@ -131,9 +131,12 @@ class Pages(install_data):
     """Manual pages and shell completions, written from the commands' declarations, which need no dependency."""
 
     def run(self) -> None:
+        from cuinterpose import cli
         from nvproxy_model.tools import pages
+        from nvproxy_model.tools.described import described
 
-        written = pages.write(Path(self.install_dir), self.distribution.get_version())
+        programs = (*pages.PROGRAMS, described(cli.parser(), cli.EXAMPLES))
+        written = pages.write(Path(self.install_dir), self.distribution.get_version(), programs)
         self.outfiles = [str(path) for path in written]
 
 

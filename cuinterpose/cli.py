@@ -16,7 +16,7 @@ from .launcher import LaunchError
 from .output import Failure, emit, reason, say
 
 # (command, what it answers), by subcommand
-_EXAMPLES = {
+EXAMPLES = {
     "run": [
         ("cuinterpose run -- python train.py", "runs a program under the shim"),
         (
@@ -70,7 +70,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _examples(*names: str) -> str:
-    pairs = [pair for name in names for pair in _EXAMPLES[name]]
+    pairs = [pair for name in names for pair in EXAMPLES[name]]
     width = max(len(command) for command, _ in pairs)
     return "examples:\n\n" + "\n".join(f"  {command:{width}}  {answer}" for command, answer in pairs)
 
@@ -224,16 +224,17 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    root = _Parser(
         prog="cuinterpose",
         description="A CUDA shim that forwards everything and changes nothing: run under it, and look at what it covers.",
-        epilog=_examples(*_EXAMPLES) + "\n\nexit status: 0 yes, 1 no, 2 could not tell; of run, the program's own",
+        epilog=_examples(*EXAMPLES) + "\n\nexit status: 0 yes, 1 no, 2 could not tell; of run, the program's own",
         formatter_class=_Help,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    parser.set_defaults(func=lambda _: _no_command(parser))
-    commands = parser.add_subparsers(dest="name", metavar="COMMAND")
+    root.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    root.set_defaults(func=lambda _: _no_command(root))
+    commands = root.add_subparsers(dest="name", metavar="COMMAND")
 
     def add(name: str, summary: str, description: str, usage: str | None = None) -> argparse.ArgumentParser:
         return commands.add_parser(
@@ -327,7 +328,7 @@ def _parser() -> argparse.ArgumentParser:
     peers.add_argument("--json", action="store_true", help="schema cuinterpose.peers/1")
     peers.set_defaults(func=_peers)
     group_commands.register(add)
-    return parser
+    return root
 
 
 def _no_command(parser: argparse.ArgumentParser) -> int:
@@ -337,7 +338,7 @@ def _no_command(parser: argparse.ArgumentParser) -> int:
 
 def _main(argv: list[str] | None) -> int:
     try:
-        arguments, unknown = _parser().parse_known_args(argv)
+        arguments, unknown = parser().parse_known_args(argv)
         if unknown:
             command = " ".join(filter(None, ("cuinterpose", arguments.name)))
             raise Failure(f"unrecognized arguments: {' '.join(unknown)} (see {command} --help)")

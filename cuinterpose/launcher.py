@@ -21,7 +21,6 @@ from pathlib import Path
 from . import elf
 from .directory import directory, open_directory
 from .output import say
-from .ticket import ENDPOINT_MAX, IDENTITY_SIZE
 
 SHIM = "libcuinterpose.so"
 TRACKER = "libcutrack.so"
@@ -29,7 +28,6 @@ PROBE = "libcuprobe.so"
 _SEPARATORS = re.compile(r"[ :]+")  # ld.so splits LD_PRELOAD at both
 # glibc's line under LD_DEBUG=bindings: binding file A [0] to B [0]: normal symbol `name' [VERSION]
 _BINDING = re.compile(r"binding file (?P<file>.+) \[\d+\] to (?P<target>.+) \[\d+\]: \w+ symbol `(?P<symbol>[^']*)'")
-_LONGEST_DIRECTORY = ENDPOINT_MAX - 1 - 2 * IDENTITY_SIZE
 _MOST_INTERPRETERS = 4  # the kernel's own limit of nested #! lines
 
 # What --check asks in a process of its own, under the same environment.
@@ -214,6 +212,8 @@ class Launch:
 
 def tracking(shim: Path) -> dict[str, str]:
     """The environment that makes the shim track. LaunchError if its endpoint has no place, or the tracker is missing."""
+    from .ticket import ENDPOINT_MAX, IDENTITY_SIZE  # imports construct, which no other way of running needs
+
     if not (shim.parent / TRACKER).is_file():
         raise LaunchError(f"{shim.parent / TRACKER}: no such file; what tracks comes with the shim, beside it")
     try:
@@ -223,8 +223,9 @@ def tracking(shim: Path) -> dict[str, str]:
         raise LaunchError(
             f"--track: {error.strerror or error}: set CUINTERPOSE_DIR to a directory of your own with mode 0700"
         ) from None
-    if len(os.fsencode(where)) > _LONGEST_DIRECTORY:
-        raise LaunchError(f"{where}: longer than {_LONGEST_DIRECTORY} bytes, so no socket fits; set CUINTERPOSE_DIR")
+    longest = ENDPOINT_MAX - 1 - 2 * IDENTITY_SIZE
+    if len(os.fsencode(where)) > longest:
+        raise LaunchError(f"{where}: longer than {longest} bytes, so no socket fits; set CUINTERPOSE_DIR")
     return {"CUINTERPOSE_TRACK": "1", "CUINTERPOSE_DIR": str(where)}
 
 

@@ -21,6 +21,7 @@ from nvproxy_model.tools.pages import files
 from tests import ROOT
 from tests.drivers.driver_world import git
 from tests.schemas import FILES
+from tests.tools.test_pages import PROGRAMS
 
 CORE = {"construct", "pyyaml"}
 PACKAGE = ("__init__", "_version", "lazy")
@@ -66,7 +67,7 @@ def test_the_wheel(distributions: Path) -> None:
         scripts = next(archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
     top = {name.split("/")[0] for name in names if ".dist-info/" not in name and ".data/" not in name}
     assert top == {"nvproxy_model", "cuinterpose"}
-    assert {name.partition(".data/data/")[2] for name in names if ".data/" in name} == {name for name, _ in files()}
+    assert {name.partition(".data/data/")[2] for name in names if ".data/" in name} == {name for name, _ in files(of=PROGRAMS)}
     for wanted in (
         *(str(path.relative_to(path.parents[2])) for path in FILES.values()),
         "nvproxy_model/structs/cl90cd.py",

@@ -12,7 +12,7 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from nvproxy_model import __version__, versions
@@ -28,11 +28,12 @@ TABLES: Mapping[str, Program] = dict(
 
 _HELP = argument("-h", "--help", action="help", help="show this help message and exit")
 _VERSION = argument(VERSION[0], action="version", help=VERSION[1])
+_PLAIN_VERSION = argument(VERSION[0], action="version", help="show the version and exit")
 
 
-def files(version: str = __version__) -> Iterator[tuple[str, str]]:
+def files(version: str = __version__, of: Iterable[Program] = PROGRAMS) -> Iterator[tuple[str, str]]:
     """The path below a prefix, and the text, of each page and completion."""
-    for program in PROGRAMS:
+    for program in of:
         yield f"share/man/man1/{program.name}.1", _manual(version, program)
         for command in program.commands:
             yield f"share/man/man1/{program.name}-{command.name}.1", _manual(version, program, command)
@@ -41,10 +42,10 @@ def files(version: str = __version__) -> Iterator[tuple[str, str]]:
         yield f"share/fish/vendor_completions.d/{program.name}.fish", _fish(program)
 
 
-def write(prefix: Path, version: str = __version__) -> list[Path]:
+def write(prefix: Path, version: str = __version__, of: Iterable[Program] = PROGRAMS) -> list[Path]:
     """Write `files` below a folder; returns their paths. Raises OSError."""
     written = []
-    for name, text in files(version):
+    for name, text in files(version, of):
         path = prefix / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
@@ -105,8 +106,10 @@ def _metavar(one: Argument) -> str | None:
     return str(named) if named else one.names[-1].lstrip("-").upper()
 
 
-def _options(command: Command | None) -> list[Argument]:
+def _options(program: Program, command: Command | None) -> list[Argument]:
     own = [one for one in command.each() if not one.positional] if command else []
+    if program not in PROGRAMS:
+        return [*own, _HELP, *(() if command else (_PLAIN_VERSION,))]
     return [*own, *(EVERYWHERE if command else ()), _HELP, _VERSION]
 
 
@@ -142,7 +145,7 @@ def _manual(version: str, program: Program, command: Command | None = None) -> s
             if one.positional:
                 lines += [".TP", f".I {_roff(_metavar(one) or '')}", _roff(_help(one))]
     lines.append(".SH OPTIONS")
-    for one in _options(command):
+    for one in _options(program, command):
         value = _metavar(one)
         flags = ", ".join(
             f"\\fB{_roff(flag)}\\fR" + (f" \\fI{_roff(value)}\\fR" if value else "") for flag in one.names
@@ -180,9 +183,9 @@ def _bash(program: Program) -> str:
     names = " ".join(command.name for command in program.commands)
     cases, values = [], []
     for command in program.commands:
-        flags = " ".join(flag for one in _options(command) for flag in one.names)
+        flags = " ".join(flag for one in _options(program, command) for flag in one.names)
         cases.append(f"        {command.name}) words='{flags}' ;;")
-        for one in _options(command):
+        for one in _options(program, command):
             if one.options.get("choices"):
                 wanted = "|".join(f"{command.name}:{flag}" for flag in one.names)
                 values.append(f"        {wanted}) words='{' '.join(one.options['choices'])}' ;;")
@@ -233,7 +236,7 @@ def _zsh(program: Program) -> str:
     for command in program.commands:
         lines.append(f"        {command.name})")
         lines.append("            _arguments \\")
-        for one in _options(command):
+        for one in _options(program, command):
             value, choices = _metavar(one), one.options.get("choices")
             action = f"({' '.join(choices)})" if choices else "_files"
             takes = "" if value is None else f":{plain(value)}:{action}"
@@ -252,7 +255,7 @@ def _fish(program: Program) -> str:
         lines.append(
             f"complete -c {program.name} -f -n __fish_use_subcommand -a {command.name} -d {_fish_quoted(command.summary)}"
         )
-        for one in _options(command):
+        for one in _options(program, command):
             words = [f"complete -c {program.name} -n '__fish_seen_subcommand_from {command.name}'"]
             words += [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in one.names]
             if one.options.get("choices"):

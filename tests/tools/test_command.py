@@ -190,8 +190,12 @@ def test_the_kinds_of_log_are_those_that_are_read() -> None:
 
 def test_declarations_need_nothing_but_python() -> None:
     """What a build needs to write the manual pages: the package's dependencies are not there."""
+    program = (
+        "import cuinterpose.cli as cli, nvproxy_model.tools.described as described, nvproxy_model.tools.pages as pages\n"
+        "assert list(pages.files(of=[*pages.PROGRAMS, described.described(cli.parser(), cli.EXAMPLES)]))"
+    )
     done = subprocess.run(
-        [sys.executable, "-S", "-c", "import nvproxy_model.tools.pages as pages; assert list(pages.files())"],
+        [sys.executable, "-S", "-c", program],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from cuinterpose import cli
 from nvproxy_model.tools import pages
+from nvproxy_model.tools.described import described
 from tests import ROOT
 
-POLICY = "share/bash-completion/completions/nvproxy-policy"
+BASH = "share/bash-completion/completions"
+PROGRAMS = (*pages.PROGRAMS, described(cli.parser(), cli.EXAMPLES))
+"""As setup.py has them."""
 
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prefix")
-    pages.write(folder)
+    pages.write(folder, of=PROGRAMS)
     return folder
 
 
@@ -30,13 +34,28 @@ def _needs(program: str) -> None:
 def test_every_subcommand_has_a_manual_page_that_groff_accepts(prefix: Path) -> None:
     _needs("groff")
     found = sorted(path.name for path in (prefix / "share/man/man1").iterdir())
-    wanted = [p.name for p in pages.PROGRAMS] + [f"{p.name}-{c.name}" for p in pages.PROGRAMS for c in p.commands]
+    wanted = [p.name for p in PROGRAMS] + [f"{p.name}-{c.name}" for p in PROGRAMS for c in p.commands]
     assert found == sorted(f"{name}.1" for name in wanted)
     for name in found:
         path = prefix / "share/man/man1" / name
         done = subprocess.run(["groff", "-man", "-Tascii", "-ww", path], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), name
         assert "EXIT STATUS" in re.sub(r".\x08|\x1b\[\d*m", "", done.stdout)
+
+
+def test_a_parser_is_described_as_a_declaration_is() -> None:
+    program = PROGRAMS[-1]
+    assert program.exits == {0: "yes", 1: "no", 2: "could not tell"}
+    assert program.command("peers").exits == {
+        0: "all that are there",
+        1: "not all",
+        2: "the directory cannot be read or trusted",
+    }
+    assert program.command("doctor").description.endswith("changes nothing.")
+    assert program.command("run").exits == program.exits
+    assert [one.names for one in program.command("doctor").each()] == [("pid",), ("--verbose",), ("--json",)]
+    assert program.command("ticket").arguments[0].options["help"] == "show: what a descriptor of a process is"
+    assert all(command.examples for command in program.commands)
 
 
 def test_a_leading_dot_or_backslash_is_text() -> None:
@@ -52,20 +71,25 @@ def test_a_leading_dot_or_backslash_is_text() -> None:
         ("nvproxy-policy explain --form", ["--format"]),
         ("nvproxy-policy caps --kind", []),
         ("nvproxy-policy table README", []),
+        ("cuinterpose pre", ["preflight"]),
+        ("cuinterpose conform --lib", ["--libcuda", "--libcudart"]),
+        ("cuinterpose doctor --col", []),
+        ("cuinterpose peers --timeout", ["--timeout"]),
     ],
 )
 def test_bash_completes(prefix: Path, line: str, wanted: list[str]) -> None:
     words = line.split()
     script = (
-        f"source {prefix / POLICY}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
-        '_nvproxy_policy; printf "%s\\n" "${COMPREPLY[@]}"'
+        f"source {prefix / BASH / words[0]}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
+        f"_{words[0].replace('-', '_')}; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert (done.stdout.split(), done.stderr) == (wanted, "")
 
 
 def test_bash_is_told_every_subcommand_and_flag(prefix: Path) -> None:
-    for program in pages.PROGRAMS:
+    for program in PROGRAMS:
         text = (prefix / "share/bash-completion/completions" / program.name).read_text()
         for command in program.commands:
             assert all(flag in text for one in command.each() if not one.positional for flag in one.names)
@@ -73,7 +97,11 @@ def test_bash_is_told_every_subcommand_and_flag(prefix: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "wanted"),
-    [("nvproxy-policy ex", "explain"), ("nvproxy-policy explain --kind al", "alloc"), ("nvproxy-trace replay --pro", "--profile")],
+    [
+        ("nvproxy-policy ex", "explain"),
+        ("nvproxy-policy explain --kind al", "alloc"),
+        ("nvproxy-trace replay --pro", "--profile"),
+    ],
 )
 def test_fish_completes(prefix: Path, line: str, wanted: str, tmp_path: Path) -> None:
     _needs("fish")
@@ -88,7 +116,7 @@ def test_fish_completes(prefix: Path, line: str, wanted: str, tmp_path: Path) ->
     assert [answer.split("\t")[0] for answer in done.stdout.splitlines()] == [wanted]
 
 
-@pytest.mark.parametrize("name", [program.name for program in pages.PROGRAMS])
+@pytest.mark.parametrize("name", [program.name for program in PROGRAMS])
 def test_zsh_reads_its_completions(prefix: Path, name: str) -> None:
     _needs("zsh")
     path = prefix / "share/zsh/site-functions" / f"_{name}"
@@ -118,7 +146,9 @@ print -r -- $seen
 @pytest.mark.parametrize("name", pages.TABLES)
 def test_the_documents_tables_are_the_declarations(name: str) -> None:
     text = (ROOT / name).read_text()
-    assert pages.updated(text, pages.TABLES[name]) == text, "python3 -m nvproxy_model.tools.pages --docs brings it up to date"
+    assert pages.updated(text, pages.TABLES[name]) == text, (
+        "python3 -m nvproxy_model.tools.pages --docs brings it up to date"
+    )
 
 
 def test_a_document_without_a_place_for_the_table() -> None:
