@@ -272,7 +272,7 @@ def _classes(grid: HeatMap) -> Iterator[str]:
         verdict = "cosmetic" if name in COSMETIC else "additive" if name in ADDITIVE else "breaking"
         yield (
             f'<li class="{verdict}"><button type="button" data-class="{name}" aria-pressed="false">{name}</button> '
-            f'<span class="soft">{verdict}, found {counts[name]} time{'s' * (counts[name] != 1)}:</span> {escape(what)}</li>'
+            f'<span class="soft">{verdict}, found {counts[name]} time{"s" * (counts[name] != 1)}:</span> {escape(what)}</li>'
         )
 
 
