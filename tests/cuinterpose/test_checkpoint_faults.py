@@ -121,13 +121,13 @@ def test_the_coordinator_falls_silent(scene: Scene, op: Op) -> None:
     assert member.holdings
     with Conversation(member.endpoint, member.holdings.participant) as silent:
         for step in (Op.CLOSE, Op.LET_GO, Op.SERVE):
-            silent.step(step, 5, 0.2)
+            silent.step(step, 5, 0.2 if step == op else 30)
             if step == op:
                 break
         shared_still(creator, importer)
     with closed_gate(member.endpoint, member.holdings.participant) as holding:
-        for step in (Op.LET_GO, Op.HOLD):
-            assert holding.step(step, 5, 0.1) in (Phase.LET_GO, Phase.HELD)
+        for step, patience in ((Op.LET_GO, 30), (Op.HOLD, 0.1)):
+            assert holding.step(step, 5, patience) in (Phase.LET_GO, Phase.HELD)
         time.sleep(0.5)
         assert holdings(member.endpoint, member.holdings.participant).phase is Phase.HELD
     shared_still(creator, importer)

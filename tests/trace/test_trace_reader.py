@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from nvproxy_model.trace import format as fmt
 from nvproxy_model.trace import reader as reader_module
 from nvproxy_model.trace.format import Header, printable, writing
+from nvproxy_model.trace.lines import MAX_LINE
 from nvproxy_model.trace.reader import Problems, Reader, TraceError, lines, parse
 
 Write = Callable[..., Path]
@@ -307,7 +308,7 @@ def test_a_64_mib_line_and_a_long_file_take_flat_memory(tmp_path: Path) -> None:
 
 def test_a_bomb_is_read_in_pieces(write: Write) -> None:
     for pack in (gzip.compress, bz2.compress):
-        reader = Reader(write(pack(b"a" * (200 << 20)) + pack((OPEN + "\n").encode())))
+        reader = Reader(write(pack(b"a" * (3 * MAX_LINE)) + pack((OPEN + "\n").encode())))
         with pytest.raises(TraceError):
             list(reader)
         assert "more than" in reader.problems.texts("t")[0]

@@ -218,7 +218,7 @@ def test_headers_that_claim_the_largest_size_cost_no_more_than_bytes() -> None:
 
     # Header upon header, and more of a file than may be held.
     dense = (b"NVTR" + struct.pack("=I", 1 << 18)) * (1 << 15)
-    long = (b"NVTR" + struct.pack("=I", 3 << 20) + b"x" * 504) * (1 << 16)
+    long = (b"NVTR" + struct.pack("=I", 3 << 20) + b"x" * 2040) * (1 << 14)
     for data in map(spooled, (dense, dense * 2, long)):
         looked = 0
         with pytest.MonkeyPatch.context() as patched:
