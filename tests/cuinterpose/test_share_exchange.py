@@ -34,7 +34,7 @@ from tests.cuinterpose.share_library import SOURCES, Library, open_descriptors
 
 PARTICIPANT, RESOURCE, MULTICAST = (bytes([n]) * 16 for n in (1, 2, 3))
 BUSY, REFUSED, OUT = (bytes([n]) * 16 for n in (4, 5, 6))
-TIMEOUT_MS = 300  # a server's patience
+TIMEOUT_MS = 1000  # a server's patience
 PATIENT_MS = 20_000  # a client's, where an answer comes
 SILENCE_MS = 200  # and where none does
 identities = st.binary(min_size=16, max_size=16)
