@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import ROOT
-from tests.effort import examples
+from tests.effort import examples, sampled
 from tests.fuzz import __main__ as command
 from tests.fuzz import native
 from tests.fuzz.mutate import fuzz
@@ -71,7 +71,7 @@ def test_every_target_has_a_corpus_and_every_corpus_a_target() -> None:
     assert sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()) < 200_000
 
 
-@pytest.mark.parametrize("name", native.TARGETS)
+@pytest.mark.parametrize("name", sampled(native.TARGETS))
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_native_targets_build_and_take_their_corpus(name: str, compiler: str, tmp_path: pytest.TempPathFactory) -> None:
     if not shutil.which(compiler):
