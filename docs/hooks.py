@@ -86,3 +86,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return match[1] if path is None else posixpath.relpath(_shown(path), posixpath.dirname(source) or ".")
 
     return LINK.sub(led, markdown)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """The theme gives the dialog of its search no name, which a screen reader says."""
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
