@@ -88,12 +88,12 @@ class _Extensions:
 
 def _counting(spent: _Extensions) -> type[tarfile.TarInfo]:
     class Member(tarfile.TarInfo):
-        """A header block, looked at before tarfile acts on it."""
+        """A header block, looked at before tarfile acts on it: every release of Python calls this, and says that it may be
+        overridden. Newer ones no longer call frombuf()."""
 
-        @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
-            member = super().frombuf(buf, encoding, errors)
-            spent.spend(member.type, member.size)
+        def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+            spent.spend(self.type, self.size)
+            member: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]
             return member
 
     return Member
