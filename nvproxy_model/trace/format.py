@@ -176,8 +176,9 @@ class Record:
     """Who refused the call, one of AUTHORS, where the log says so itself. None: nobody refused it, or the answer must tell."""
     raw: Mapping[str, Any]
     said: bytes | None
-    """Its line without ``t`` and ``d``: records of equal ones differ in their place, times and, in format 0, process alone. None
-    where a reader did not look. What was found out about a record may be remembered by it: who changes a record sets it to None.
+    """Its line without ``t`` and ``d``, if the reader has seen one like it before: records of equal ones differ in their place,
+    times and, in format 0, process alone. What was found out about a record may be remembered by it: who changes a record sets
+    it to None.
     """
 
     def again(self, line: int, t: int, d: int | None) -> Record:

@@ -23,6 +23,8 @@ _DRIVERS: Final = 100
 _REASON: Final = 1000
 _KNOWN: Final = 64 << 20
 """Bytes that remembered records take."""
+_RECORD: Final = 1 << 9
+"""About as many bytes as a record and its object take beside their text and those of any entry."""
 _LONG: Final = 1 << 16
 """Bytes of a line beyond which it is not remembered: a few such lines would take all of the room."""
 
@@ -126,7 +128,8 @@ class Reader:
 
     def _read(self, raw: IO[bytes]) -> Iterator[Record]:
         problems = self.problems
-        record, known, room = fmt.record, dict[bytes, Record](), Room(_KNOWN)
+        record, room = fmt.record, Room(_KNOWN)
+        known: dict[bytes, Record | None] = {}
         number = first = 0
         for number, line, ended in lines(raw, problems):
             if not line:
@@ -147,9 +150,12 @@ class Reader:
                     problems.add(number, what)
                     continue
                 if said is not None and line.count(b":") == len(obj):
-                    rec.said = said[0]
-                    if room.take(3 * len(line)):
-                        known[said[0]] = rec.again(number, said[1], said[2])
+                    # The first time it is only marked: most lines of a short trace stand there once.
+                    again = said[0] in known
+                    if again:
+                        rec.said = said[0]
+                    if room.take(_RECORD + 3 * len(line) // 2 if again else len(line)):
+                        known[said[0]] = rec.again(number, said[1], said[2]) if again else None
                     else:
                         known.clear()
             self.records += 1

@@ -301,7 +301,8 @@ class Decoder:
         if names:
             out["names"] = names
         return _Part(
-            escaped_json(orjson.dumps(out)),
+            # A copy, since orjson's own lies in a block of memory that was made for far more.
+            bytes(memoryview(escaped_json(orjson.dumps(out)))),
             notes,
             fields.get("cmd", fields.get("hClass")),
             fields.get("params", fields.get("pAllocParms", 0)),

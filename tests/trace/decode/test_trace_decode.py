@@ -79,8 +79,11 @@ def test_the_nearest_public_facts_are_named(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 20_000, 1 << 30])
-def test_a_line_is_the_record_whatever_is_remembered(kept: int, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(__file__).parents[2] / "data" / "traces" / "nsys-gpuctxsw-2.jsonl.gz"
+def test_a_line_is_the_record_whatever_is_remembered(
+    kept: int, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "three.jsonl.gz"
+    path.write_bytes((Path(__file__).parents[2] / "data" / "traces" / "nsys-gpuctxsw-2.jsonl.gz").read_bytes() * 3)
     plain = Decoder(catalog)
     want = [orjson.dumps(plain.record(rec)) + b"\n" for rec in Reader(path)]
     monkeypatch.setattr(decoder_module, "_KEPT", kept)
