@@ -75,6 +75,8 @@ def test_slow_tests_are_run_by_ci_alone() -> None:
         sys.executable,
         "-m",
         "pytest",
+        "-n",
+        "0",
         "--collect-only",
         "-p",
         "no:cacheprovider",
