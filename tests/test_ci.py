@@ -66,6 +66,7 @@ def test_the_mirror_is_the_machines_own(tmp_path: Path) -> None:
     assert [call for call in calls(tmp_path, TARGETS=targets) if "sourcelist" in call and call.endswith(" update")]
 
 
+@pytest.mark.slow
 def test_slow_tests_are_run_by_ci_alone() -> None:
     """pyproject.toml leaves them out; PYTEST_ADDOPTS, as .ci/run sets it, brings them back."""
     script = (ROOT / ".ci" / "run").read_text()

@@ -160,6 +160,7 @@ def test_figures(
     assert lines[-1] == "module.py: seed 1: 3 killed, 0 survived, 3 equivalent"
 
 
+@pytest.mark.slow
 def test_what_pytest_says(tool: ModuleType, tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool.passes(tree.folder, ["test_it.py"], 60)
     for tests, why in (("test_other.py", "do not load it"), ("test_red.py", "fail as they are")):

@@ -362,7 +362,7 @@ def test_a_graph_is_replayed(scene: Stage) -> None:
     assert creator.do("word 0 1") == "99"
 
 
-@pytest.mark.parametrize("who", ["creator", "importer"])
+@pytest.mark.parametrize("who", ["creator", pytest.param("importer", marks=pytest.mark.slow)])
 def test_work_that_does_not_end(scene: Stage, who: str) -> None:
     """The importer's stops the cycle at the gate, the creator's at the driver's lock; both are put back and go on."""
     creator, importer = scene.start(), scene.start()
