@@ -423,7 +423,7 @@ HOSTILE: list[tuple[Callable[[Path], Path], str]] = [
     (_partial, "is missing"),
     (_damaged, "not what its id says|cannot be read|died"),
     (_fifo_object, "is missing|cannot be read|died"),
-    pytest.param(_fifo_refs, "git for-each-ref: ended with -9|without tags", marks=pytest.mark.slow),
+    (_fifo_refs, "git for-each-ref: ended with -9|without tags"),
     (_linked_header, "a symbolic link"),
     (_truncated, "truncated"),
     (_truncated_plain, "truncated"),

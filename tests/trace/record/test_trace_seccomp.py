@@ -20,6 +20,7 @@ from nvproxy_model.trace import format as fmt
 from nvproxy_model.trace.reader import Reader
 from nvproxy_model.trace.record import notify
 from nvproxy_model.trace.record.notify import NotifyError
+from tests.effort import sampled
 
 Nodes = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -114,8 +115,7 @@ def test_a_program_that_is_killed_ends_the_watch(watch: Any) -> None:
 
 def test_both_recorders_agree(watch: Any, programs: Any, with_nodes: Nodes, tmp_path: Path) -> None:
     """The same calls, in number and kind, from both sides."""
-    from tests.effort import sampled
-from tests.trace.record.test_trace_recorder import DRIVE as PRELOADED
+    from tests.trace.record.test_trace_recorder import DRIVE as PRELOADED
 
     _, watched = watch("fork", "12")
     out = tmp_path / "preloaded.jsonl"
