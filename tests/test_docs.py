@@ -25,7 +25,8 @@ def _blocks(kind: str) -> list[object]:
         text = path.read_text()
         for match in re.finditer(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, match.start()) + 1
-            found.append(pytest.param(match[1], id=f"{path.name}:{line}"))
+            marks = [pytest.mark.slow] if path.parent.name == "tutorials" else []
+            found.append(pytest.param(match[1], id=f"{path.name}:{line}", marks=marks))
     return found
 
 

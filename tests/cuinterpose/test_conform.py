@@ -185,6 +185,7 @@ def test_inert_shim(plain: World, conform: Conform, other_shims: dict[str, Path]
     assert found["why"] == "it substitutes nothing"
 
 
+@pytest.mark.slow
 def test_disabled_shim_is_not_probed_disabled(
     plain: World, here: Callable[..., module.Conformance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +387,7 @@ def test_shim_that_ld_so_drops(command: Command, tmp_path: Path) -> None:
     assert "cannot be preloaded" in done.stderr
 
 
+@pytest.mark.slow
 def test_text_output(command: Command) -> None:
     driver = command.world.driver("13.0")
     done = command("conform", "--libcuda", driver)

@@ -82,6 +82,7 @@ def test_native_targets_build_and_take_their_corpus(name: str, compiler: str, tm
     assert native.run(built, name, seconds=1, seed=1, findings=tmp_path).cases > 0  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", "--minutes", "0.01", "--blind", "request_number", "frame"],
@@ -106,6 +107,7 @@ def test_a_target_without_a_case_is_no_success(monkeypatch: pytest.MonkeyPatch, 
     assert "has shown nothing" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_cases_of_properties_are_counted(tmp_path: Path) -> None:
     """As the Hypothesis that is installed words its statistics."""
     (tmp_path / "test_it.py").write_text(

@@ -133,6 +133,7 @@ def _settle(world: World) -> None:
     world.driver.os_events.clear()
 
 
+@pytest.mark.slow
 def test_many_random_calls_leave_nothing_behind() -> None:
     """The last of three rounds leaves no object, no file and no memory behind."""
     world = _world("580.159.04", CAPS[1], "gvisor")

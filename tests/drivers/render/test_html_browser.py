@@ -294,6 +294,7 @@ def test_a_link_from_elsewhere_opens_its_layouts(tab: Page, small_page: Path) ->
         tab.shows("one('#layouts').hidden", True)
 
 
+@pytest.mark.slow
 def test_a_run_opens_and_closes(full: Page) -> None:
     columns, cells = "heads.cells.length", "rows[0].cells.length"
     before = full.value(columns)
@@ -381,6 +382,7 @@ def test_without_scripts(tab: Page, small_page: Path) -> None:
         tab.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
+@pytest.mark.slow
 def test_the_policy_page(tab: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert policy.main(["table", "580.126.20", "--format", "html"]) == 0
     path = tmp_path / "policy.html"
