@@ -20,7 +20,7 @@ def passed_on(send: Callable[[int], object]) -> Iterator[None]:
     """While a program runs in our place, call ``send`` with the number of each signal that is the program's.
 
     SIGINT and SIGQUIT are ignored: the terminal sends them to the program as well. ``send`` is called in a thread of its own; an
-    OSError of it means that the program has ended. Outside the main thread, or where no thread can be had, nothing changes.
+    OSError of it means that the program has ended. Nothing changes outside the main thread, or if no thread can be started.
     """
     if threading.current_thread() is not threading.main_thread():  # an embedder's signals are its own
         yield

@@ -39,7 +39,7 @@ SCHEMA: Final = "nvproxy-trace/1"
 """What the header of a trace names."""
 
 RecordKind = Literal["process", "open", "fd", "ioctl", "mmap", "close", "dup", "exec", "end", "lost"]
-"""What a record tells of."""
+"""The kind of event that a record describes."""
 KINDS: Final[tuple[RecordKind, ...]] = get_args(RecordKind)
 """The ``k`` of a record."""
 

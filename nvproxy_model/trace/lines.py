@@ -151,7 +151,7 @@ class _Joined(io.RawIOBase):
 
 
 def chunks(raw: IO[bytes], problems: Problems) -> Iterator[bytes]:
-    """The plain bytes of a file that may be compressed, told by its first bytes; several members or frames are one file."""
+    """The plain bytes of a file. Its first bytes show whether it is compressed; members or frames are read one after another."""
     first = raw.read(_CHUNK)
     if first.startswith(b"\x1f\x8b"):
         stream = gzip.GzipFile(fileobj=_Joined(first, raw), mode="rb")

@@ -205,7 +205,7 @@ def test_declarations_need_nothing_but_python() -> None:
 
 
 OWN = ("dataclasses",) if sys.version_info < (3, 14) else ()
-"""What argparse imports itself, from 3.14 on, is no matter of ours."""
+"""From Python 3.14 on, argparse itself imports some of these."""
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["explain", "--help"], []])

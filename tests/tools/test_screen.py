@@ -93,7 +93,7 @@ def test_what_is_longer_than_the_terminal_is_paged() -> None:
 
 
 def test_closing_what_was_paged_is_no_error(tmp_path: Path) -> None:
-    """Python 3.13 tells of it on the terminal."""
+    """Python 3.13 prints a warning on the terminal otherwise."""
     with (tmp_path / "out").open("w") as file:
         screen = Screen(file, folds=True, pager="cat >/dev/null")
         screen.write("line\n" * 100)

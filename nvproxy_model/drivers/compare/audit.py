@@ -21,7 +21,7 @@ Problem = Literal["", "unclassified", "unhandled"]
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """One field. ``how`` lists what told of it; ``handled`` says what the model does with it."""
+    """One field. ``how`` lists how it was found; ``handled`` says what the model does with it."""
 
     struct: str
     path: str

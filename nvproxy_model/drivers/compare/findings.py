@@ -80,7 +80,7 @@ Class = Literal[
     "added-in-padding",
     "cosmetic",
 ]
-"""What a finding means for whoever filters or translates the calls; `CLASSES` says it in words."""
+"""What a finding means for a program that filters or translates the calls. `CLASSES` explains each word."""
 
 CLASSES: Mapping[Class, str] = {
     "pointer-gained": "a member is a pointer now",

@@ -122,7 +122,7 @@ def newest() -> str:
 
 
 def kept_file() -> tuple[Path, Stamp] | None:
-    """A user's own file and its stamp, if there is one. Raises SourceError if there is only one that is no longer read."""
+    """The user's own file and its stamp, or None. Raises SourceError if there is only a file of an earlier version."""
     own = own_file()
     if own is None:
         return None
